@@ -1,0 +1,1 @@
+"""LlamaIndex adapter of gradrerank: translation between its types and ours, no ranking logic."""

