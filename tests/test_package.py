@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
 import json
 import os
@@ -17,11 +18,20 @@ from email.parser import HeaderParser
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import gradrerank
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("gradrerank", "langchain_gradrerank", "llamaindex_gradrerank")
+HOMES = {"gradrerank": ROOT / "core", "langchain_gradrerank": ROOT, "llamaindex_gradrerank": ROOT}
+# Beside what every user has, a package may import what these extras bring.
+EXTRAS = {
+    "gradrerank": {"pandas", "plot", "embedded"},
+    "langchain_gradrerank": {"langchain"},
+    "llamaindex_gradrerank": {"llamaindex"},
+}
 
 # Runs in its own process: what does `import gradrerank` bring along, change, and cost?
 IMPORT_PROBE = """
@@ -96,6 +106,28 @@ def wheel_metadata(wheel: Path) -> Message:
         return HeaderParser().parsestr(archive.read(name).decode("utf-8"))
 
 
+def declared(metadata: Message, extras: set[str]) -> set[str]:
+    """Distributions that are installed with these extras (beside what is installed without any)."""
+    requirements = [Requirement(line) for line in metadata.get_all("Requires-Dist")]
+    return {
+        canonicalize_name(r.name)
+        for r in requirements
+        if r.marker is None or any(r.marker.evaluate({"extra": extra}) for extra in extras)
+    }
+
+
+def imported_modules(package: Path) -> set[str]:
+    """Top-level names of all absolute imports, wherever in a file they stand."""
+    names: set[str] = set()
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+                names.add(node.module.partition(".")[0])
+    return names
+
+
 @pytest.fixture(scope="module")
 def probe() -> dict[str, object]:
     return json.loads(run(sys.executable, "-c", IMPORT_PROBE))
@@ -146,8 +178,7 @@ def test_wheel_holds_the_three_packages_and_nothing_else(built: Built) -> None:
 
 
 def test_wheel_holds_every_module_of_the_repository(built: Built) -> None:
-    homes = {"gradrerank": ROOT / "core"} | dict.fromkeys(PACKAGES[1:], ROOT)
-    expected = {p.relative_to(home).as_posix() for name, home in homes.items() for p in (home / name).rglob("*.py")}
+    expected = {p.relative_to(home).as_posix() for name, home in HOMES.items() for p in (home / name).rglob("*.py")}
     with zipfile.ZipFile(built.wheel) as archive:
         assert expected == {name for name in archive.namelist() if name.endswith(".py")}
 
@@ -169,6 +200,16 @@ def test_wheel_metadata_says_who_we_are(built: Built) -> None:
     assert {"langchain", "llamaindex", "embedded", "dev"} <= set(metadata.get_all("Provides-Extra"))
     # The long description is the README.
     assert metadata.get_payload().strip() == (ROOT / "README.md").read_text(encoding="utf-8").strip()
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_library_that_is_imported_is_declared(built: Built, package: str) -> None:
+    # What merely comes along with a dependency can leave with its next version.
+    allowed = declared(wheel_metadata(built.wheel), EXTRAS[package])
+    carriers = importlib.metadata.packages_distributions()
+    foreign = imported_modules(HOMES[package] / package) - sys.stdlib_module_names - {"gradrerank", package}
+    undeclared = {m for m in foreign if not {canonicalize_name(d) for d in carriers.get(m, [])} & allowed}
+    assert undeclared == set()
 
 
 def test_nothing_that_is_installed_compiles_a_language_model_server(built: Built) -> None:
