@@ -1,0 +1,1 @@
+"""From scores to the context that a generator will read."""

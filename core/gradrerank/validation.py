@@ -1,0 +1,173 @@
+"""Checks of arguments, each with a message that names the argument and quotes the value.
+
+One rule for the kind of error: an *option* (a count, a number, a choice) that cannot be used is an
+InvalidArgumentError, a ``ValueError``, whatever its type was; a *query* or a *document* of the
+wrong type is an InvalidTypeError, a ``TypeError``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import operator
+import unicodedata
+from collections.abc import Iterable
+from typing import Any
+
+from gradrerank.errors import InvalidArgumentError, InvalidTypeError
+
+# Letters, marks and symbols that Unicode defines to be drawn as nothing: joiners, fillers, the empty
+# braille pattern and the variation selectors. Their categories alone do not give them away.
+_INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0") | frozenset(
+    chr(code) for code in (*range(0x180B, 0x1810), *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))
+)
+
+
+def is_blank(text: str) -> bool:
+    r"""Whether a text has nothing to read: only spaces, controls and invisible characters.
+
+    Args:
+        text: Any string; lone surrogates are allowed and count as nothing to read.
+
+    Returns:
+        True when every character is in the Unicode categories Z* or C*, or is one of the few
+        others that are drawn as nothing.
+
+    Example:
+        >>> [is_blank(t) for t in ("", " ", "\u200b", "\n\t", "a", "\u200ba")]
+        [True, True, True, True, False, False]
+    """
+    return all(unicodedata.category(c)[0] in "ZC" or c in _INVISIBLE for c in text)
+
+
+def check_query(query: Any) -> str:
+    """The query, unchanged.
+
+    Args:
+        query: What the caller passed as the query.
+
+    Raises:
+        InvalidTypeError: When it is not a string, so that None is never scored as the word "None".
+        InvalidArgumentError: When it is blank.
+    """
+    if not isinstance(query, str):
+        raise InvalidTypeError(f"query must be a str, got {_shown(query)}")
+    if is_blank(query):
+        raise InvalidArgumentError(f"query must hold some text, got {query!r}")
+    return query
+
+
+def check_count(name: str, value: Any) -> int:
+    """A whole number from 1 as a plain int; numpy integers are accepted.
+
+    Args:
+        name: Name of the argument, for the message.
+        value: What the caller passed.
+
+    Raises:
+        InvalidArgumentError: When it is a bool, not a whole-number type, or below 1.
+    """
+    return _count(name, value, "a whole number >= 1")
+
+
+def check_optional_count(name: str, value: Any) -> int | None:
+    """A whole number from 1 as a plain int, or None; numpy integers are accepted.
+
+    Args:
+        name: Name of the argument, for the message.
+        value: What the caller passed.
+
+    Raises:
+        InvalidArgumentError: When it is a bool, not a whole-number type, or below 1.
+
+    Example:
+        >>> check_optional_count("top_n", 3), check_optional_count("top_n", None)
+        (3, None)
+    """
+    return None if value is None else _count(name, value, "a whole number >= 1 or None")
+
+
+def _count(name: str, value: Any, expected: str) -> int:
+    try:
+        count = 0 if _is_bool(value) else operator.index(value)
+    except TypeError as error:
+        raise InvalidArgumentError(f"{name} must be {expected}, got {_shown(value)}") from error
+    if count < 1:
+        raise InvalidArgumentError(f"{name} must be {expected}, got {_shown(value)}")
+    return count
+
+
+def check_number(name: str, value: Any, *, minimum: float | None = None) -> float:
+    """A finite real number as a plain float; numpy scalars are accepted.
+
+    Args:
+        name: Name of the argument, for the message.
+        value: What the caller passed.
+        minimum: The smallest number allowed, itself included; None for no bound.
+
+    Raises:
+        InvalidArgumentError: When it is a bool, a string, not a single real number, NaN, infinite,
+            or below the minimum.
+    """
+    expected = "a finite number" if minimum is None else f"a finite number >= {minimum:g}"
+    if _is_bool(value) or isinstance(value, (str, bytes)) or not hasattr(value, "__float__"):
+        raise InvalidArgumentError(f"{name} must be {expected}, got {_shown(value)}")
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidArgumentError(f"{name} must be {expected}, got {_shown(value)}") from error
+    if not math.isfinite(number) or (minimum is not None and number < minimum):
+        raise InvalidArgumentError(f"{name} must be {expected}, got {_shown(value)}")
+    return number
+
+
+def check_optional_number(name: str, value: Any) -> float | None:
+    """A finite real number as a plain float, or None.
+
+    Args:
+        name: Name of the argument, for the message.
+        value: What the caller passed.
+
+    Raises:
+        InvalidArgumentError: When it is neither None nor a finite real number.
+    """
+    return None if value is None else check_number(name, value)
+
+
+def check_choice(name: str, value: Any, allowed: Iterable[str]) -> str:
+    """One of the allowed strings.
+
+    Args:
+        name: Name of the argument, for the message.
+        value: What the caller passed.
+        allowed: The strings to choose from, in the order in which the message lists them.
+
+    Raises:
+        InvalidArgumentError: When it is none of them; the message lists them all and points at the
+            closest.
+
+    Example:
+        >>> check_choice("scorer", "gate", ["gates", "ablation"])
+        Traceback (most recent call last):
+        ...
+        gradrerank.errors.InvalidArgumentError: scorer must be one of 'gates', 'ablation', got 'gate'; \
+did you mean 'gates'?
+    """
+    names = list(allowed)
+    if isinstance(value, str) and value in names:
+        return value
+    message = f"{name} must be one of {', '.join(map(repr, names))}, got {_shown(value)}"
+    close = difflib.get_close_matches(value.lower(), names, n=1) if isinstance(value, str) else []
+    raise InvalidArgumentError(message + (f"; did you mean {close[0]!r}?" if close else ""))
+
+
+def _is_bool(value: Any) -> bool:
+    # By name, so that numpy's own bool is refused too without importing numpy here.
+    return isinstance(value, bool) or type(value).__name__ in ("bool", "bool_")
+
+
+def _shown(value: Any) -> str:
+    """A value for a message, with its type unless the value alone tells it."""
+    text = repr(value)
+    text = text if len(text) <= 80 else text[:77] + "..."
+    return text if value is None or type(value) in (bool, int, float, str) else f"{type(value).__name__} {text}"
