@@ -1,0 +1,90 @@
+"""Rerank what several retrievers return by how much each document helps the language model answer.
+
+    from gradrerank import GradReranker
+
+    reranker = GradReranker()
+    result = reranker.rerank("How tall is ...?", {"wiki": wiki_docs, "web": web_docs}, top_n=5)
+
+The names below are loaded when they are first used, so that importing the package stays quick and
+does not import torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gradrerank.documents import (
+        Document,
+        DroppedDocument,
+        Provenance,
+        RankedDocument,
+        RerankResult,
+        SourceReport,
+        SpanUtility,
+    )
+    from gradrerank.lm.generator import Generator
+    from gradrerank.lm.loading import load_generator
+    from gradrerank.lm.prompt import PromptTexts
+    from gradrerank.reranker import GradReranker
+    from gradrerank.scorers import AblationScorer, GatesScorer, MixtureScorer, Scorer, Scores, ScoringJob
+    from gradrerank.sources.embedding import SentenceEncoder
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "AblationScorer": "scorers",
+    "Document": "documents",
+    "DroppedDocument": "documents",
+    "GatesScorer": "scorers",
+    "Generator": "lm.generator",
+    "GradReranker": "reranker",
+    "MixtureScorer": "scorers",
+    "PromptTexts": "lm.prompt",
+    "Provenance": "documents",
+    "RankedDocument": "documents",
+    "RerankResult": "documents",
+    "Scorer": "scorers",
+    "Scores": "scorers",
+    "ScoringJob": "scorers",
+    "SentenceEncoder": "sources.embedding",
+    "SourceReport": "documents",
+    "SpanUtility": "documents",
+    "load_generator": "lm.loading",
+}
+
+__all__ = [
+    "AblationScorer",
+    "Document",
+    "DroppedDocument",
+    "GatesScorer",
+    "Generator",
+    "GradReranker",
+    "MixtureScorer",
+    "PromptTexts",
+    "Provenance",
+    "RankedDocument",
+    "RerankResult",
+    "Scorer",
+    "Scores",
+    "ScoringJob",
+    "SentenceEncoder",
+    "SourceReport",
+    "SpanUtility",
+    "load_generator",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name when it is first used."""
+    if name in _HOMES:
+        value = getattr(importlib.import_module(f"gradrerank.{_HOMES[name]}"), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'gradrerank' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Public names, also those that were not used yet."""
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,74 @@
+"""Every error and warning that the library raises on purpose.
+
+Each error is also the built-in kind that a caller would expect (``ValueError``, ``TypeError``,
+``RuntimeError``), so ``except ValueError`` keeps working.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+class GradRerankError(Exception):
+    """Base class of all errors that gradrerank raises on purpose."""
+
+
+class InvalidArgumentError(GradRerankError, ValueError):
+    """An argument has the right type and an impossible value, or does not go with another one."""
+
+
+class InvalidTypeError(GradRerankError, TypeError):
+    """An argument, a document or a source has the wrong type."""
+
+
+class ContextOverflowError(GradRerankError, ValueError):
+    """A text, or all of them together, does not fit the model's context or the memory."""
+
+
+class UnsupportedModelError(GradRerankError, ValueError):
+    """The model or its tokenizer cannot be used, with the reason and what to do instead."""
+
+
+class ModelLoadError(GradRerankError, RuntimeError):
+    """A model could not be found or loaded."""
+
+
+class ScoringError(GradRerankError, RuntimeError):
+    """A scorer, a writer of drafts or an encoder gave something that cannot be used."""
+
+
+class AllSourcesFailedError(GradRerankError, RuntimeError):
+    """Every source failed, so an empty answer would look like "no match".
+
+    Args:
+        causes: For each source name the exception that it raised.
+
+    Example:
+        >>> str(AllSourcesFailedError({"crm": ConnectionError("down")}))
+        "all 1 sources failed: 'crm': ConnectionError: down"
+    """
+
+    def __init__(self, causes: Mapping[str, BaseException]) -> None:
+        self.causes = dict(causes)
+        listed = "; ".join(f"{name!r}: {type(e).__name__}: {e}" for name, e in self.causes.items())
+        super().__init__(f"all {len(self.causes)} sources failed: {listed}")
+
+    def __reduce__(self) -> tuple[type[AllSourcesFailedError], tuple[dict[str, BaseException]]]:
+        """Pickle by the causes, not by the message, so that the copy holds them too."""
+        return type(self), (self.causes,)
+
+
+class GradRerankWarning(UserWarning):
+    """Base class of all warnings that gradrerank gives."""
+
+
+class TruncationWarning(GradRerankWarning):
+    """The model read only part of a document."""
+
+
+class SourceWarning(GradRerankWarning):
+    """A source failed or ran out of time, and the others went on without it."""
+
+
+class NoSignalWarning(GradRerankWarning):
+    """The scorer said the same of every document, so the retrieval order decides."""

@@ -1,0 +1,293 @@
+r"""Attention with gates: where the model reads the documents.
+
+Each document lies in a cache of keys and values. A token that comes after the documents attends to
+all of them, and the attention logits towards the tokens of span s get ``+ log z_s`` (design of the
+method: ``z = 1`` leaves the span as it is, ``z = 0`` removes it). With the logits :math:`a_{tj}` of
+query token t towards key j, and :math:`z_j` the gate of the span that j belongs to,
+
+    p_tj = z_j exp(a_tj) / Z_t,     Z_t = sum_j z_j exp(a_tj),     o_t = sum_j p_tj v_j
+
+With :math:`D_{tj} = \langle dL/do_t, v_j \rangle` and :math:`\delta_t = \langle dL/do_t, o_t \rangle` the gradients are
+
+    dL/da_tj = p_tj (D_tj - delta_t)          dL/dz_s = sum_{j in s} sum_t exp(a_tj) / Z_t (D_tj - delta_t)
+
+The second needs no division by z, so it holds at z = 0 too. Both are recomputed from the cached keys
+in the backward pass: what is kept for it grows with the number of question tokens, not with the
+number of document tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from gradrerank.errors import UnsupportedModelError
+
+ATTENTION_NAME = "gradrerank"
+# Arguments of attention that would change the numbers and that the gates do not know.
+_REFUSED = ("softcap", "s_aux", "sinks")
+
+
+@dataclass(slots=True)
+class Memory:
+    """Keys and values that every row of a batch attends to: prefix and documents.
+
+    Args:
+        keys: [layers, kv_heads, N, key_dim].
+        values: [layers, kv_heads, N, value_dim].
+        positions: [N], the position that each token was encoded at.
+        spans: [N], the span that each token belongs to; ``n_spans`` for tokens without a gate.
+        n_spans: Number of gated spans S.
+    """
+
+    keys: Tensor
+    values: Tensor
+    positions: Tensor
+    spans: Tensor
+    n_spans: int
+
+
+@dataclass(slots=True)
+class Reading:
+    """One forward pass over new tokens behind a memory.
+
+    Args:
+        memory: What was read before; None when the new tokens are the first.
+        positions: [T], positions of the new tokens.
+        gates: For each layer [rows, heads, S], or None for a layer at z = 1 without gradient. An
+            empty list gates nothing.
+        record: Whether to keep the keys and values of the new tokens.
+        keys: Recorded keys by layer, each [rows, kv_heads, T, key_dim].
+        values: Recorded values by layer, each [rows, kv_heads, T, value_dim].
+        layer: Number of attention layers that have run.
+        masks: Masks by attention window, made on first use.
+    """
+
+    memory: Memory | None
+    positions: Tensor
+    gates: list[Tensor | None] = field(default_factory=list)
+    record: bool = False
+    keys: list[Tensor] = field(default_factory=list)
+    values: list[Tensor] = field(default_factory=list)
+    layer: int = 0
+    masks: dict[int | None, Tensor] = field(default_factory=dict)
+
+    def allowed(self, window: int | None) -> Tensor:
+        """[T, N + T] which token each new token may see; made once for all layers with this window."""
+        if window not in self.masks:
+            n_new = len(self.positions)
+            seen = self.positions if self.memory is None else torch.cat([self.memory.positions, self.positions])
+            mask = torch.ones(n_new, len(seen), dtype=torch.bool, device=seen.device)
+            mask[:, len(seen) - n_new :].tril_()
+            if window is not None:
+                mask &= self.positions[:, None] - seen[None, :] < window
+            self.masks[window] = mask
+        return self.masks[window]
+
+
+_ACTIVE: ContextVar[Reading | None] = ContextVar("gradrerank_reading", default=None)
+
+
+@contextmanager
+def reading(job: Reading) -> Iterator[Reading]:
+    """Let the attention layers that run inside this block serve ``job``."""
+    token = _ACTIVE.set(job)
+    try:
+        yield job
+    finally:
+        _ACTIVE.reset(token)
+
+
+def register() -> None:
+    """Make the gated attention known to transformers under :data:`ATTENTION_NAME`."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(ATTENTION_NAME, _attention)
+
+
+def _attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """The function that transformers calls in every layer.
+
+    Args:
+        module: The attention layer; not used.
+        query: [rows, heads, T, key_dim], positions already applied.
+        key: [rows, kv_heads, T, key_dim].
+        value: [rows, kv_heads, T, value_dim].
+        attention_mask: Always None, as no mask is built for this implementation.
+        scaling: Factor of the logits.
+        sliding_window: How far back a token sees, or None.
+        **kwargs: Refused where they would change the numbers, else ignored.
+
+    Returns:
+        [rows, T, heads, value_dim], and None for the attention weights.
+    """
+    job = _ACTIVE.get()
+    if job is None:
+        raise RuntimeError("the gated view of a model was run outside of a reading")
+    for name in _REFUSED:
+        if kwargs.get(name) is not None:
+            raise UnsupportedModelError(f"its attention uses {name!r}, which gates do not support")
+    layer, job.layer = job.layer, job.layer + 1
+    if job.record:
+        job.keys.append(key)
+        job.values.append(value)
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    gates = job.gates[layer] if job.gates else None
+    if job.memory is None or gates is None:
+        output = _plain(query, key, value, job, layer, scale, sliding_window)
+    else:
+        output = _gated(query, key, value, gates, job, layer, scale, sliding_window)
+    return output.transpose(1, 2), None
+
+
+def _plain(
+    query: Tensor, key: Tensor, value: Tensor, job: Reading, layer: int, scale: float, window: int | None
+) -> Tensor:
+    """Causal attention to the memory and to earlier new tokens, without gates."""
+    rows, groups = query.shape[0], query.shape[1] // key.shape[1]
+    if job.memory is not None:
+        key = torch.cat([job.memory.keys[layer].expand(rows, -1, -1, -1), key], dim=2)
+        value = torch.cat([job.memory.values[layer].expand(rows, -1, -1, -1), value], dim=2)
+    if groups > 1:
+        key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
+    return functional.scaled_dot_product_attention(query, key, value, attn_mask=job.allowed(window), scale=scale)
+
+
+def _gated(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    gates: Tensor,
+    job: Reading,
+    layer: int,
+    scale: float,
+    window: int | None,
+) -> Tensor:
+    """Attention whose logits towards the memory carry the logarithm of the gates."""
+    memory = job.memory
+    assert memory is not None
+    hidden = None
+    if window is not None:
+        far = ~job.allowed(window)[:, : len(memory.positions)]
+        hidden = far if bool(far.any()) else None
+        if len(job.positions) > window:
+            raise UnsupportedModelError(f"its attention window of {window} tokens is shorter than the question")
+    output: Tensor = _GatedAttention.apply(
+        query, key, value, gates, memory.keys[layer], memory.values[layer], memory.spans, memory.n_spans, scale, hidden
+    )
+    return output
+
+
+class _GatedAttention(torch.autograd.Function):
+    """Gated attention with the backward pass of the module's docstring.
+
+    Shapes: R rows, H heads in K groups of G that share keys, T new tokens, N tokens of memory.
+    """
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        gates: Tensor,
+        memory_keys: Tensor,
+        memory_values: Tensor,
+        spans: Tensor,
+        n_spans: int,
+        scale: float,
+        hidden: Tensor | None,
+    ) -> Tensor:
+        """Attend; keep the log of the normaliser Z instead of the weights."""
+        far = _memory_logits(query, memory_keys, scale, hidden)
+        gated = far + _per_token(gates, spans, far).log()
+        near = _own_logits(query, key, scale)
+        log_z = torch.logaddexp(gated.logsumexp(-1), near.logsumexp(-1))
+        weights = (gated - log_z.unsqueeze(-1)).exp_().to(value.dtype)
+        own = (near - log_z.unsqueeze(-1)).exp_().to(value.dtype)
+        output = _mix_memory(weights, memory_values) + _mix_own(own, value)
+        ctx.save_for_backward(query, key, value, gates, memory_keys, memory_values, spans, log_z, output, hidden)
+        ctx.n_spans, ctx.scale = n_spans, scale
+        return output.flatten(1, 2)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        """Recompute the weights and reduce them to one number per row, head and span."""
+        query, key, value, gates, memory_keys, memory_values, spans, log_z, output, hidden = ctx.saved_tensors
+        grad = grad.reshape(output.shape)
+        wide = log_z.dtype
+        delta = (grad.to(wide) * output.to(wide)).sum(-1, keepdim=True)
+
+        ungated = (_memory_logits(query, memory_keys, ctx.scale, hidden) - log_z.unsqueeze(-1)).exp_()
+        ungated *= _mix_memory(grad, memory_values.transpose(-1, -2)).to(wide) - delta
+        grad_gates = _per_span(ungated.sum(-2).flatten(1, 2), spans, ctx.n_spans) if ctx.needs_input_grad[3] else None
+
+        grad_query = grad_key = grad_value = None
+        if any(ctx.needs_input_grad[:3]):
+            ungated *= _per_token(gates, spans, ungated)
+            own = (_own_logits(query, key, ctx.scale) - log_z.unsqueeze(-1)).exp_()
+            own_slope = (own * (_mix_own(grad, value.transpose(-1, -2)).to(wide) - delta)).to(query.dtype)
+            slope = _mix_memory(ungated.to(query.dtype), memory_keys) + _mix_own(own_slope, key)
+            grad_query = (slope * ctx.scale).flatten(1, 2)
+            split = query.unflatten(1, (key.shape[1], -1))
+            grad_key = torch.einsum("rkgts,rkgtd->rksd", own_slope, split) * ctx.scale
+            grad_value = torch.einsum("rkgts,rkgtd->rksd", own.to(grad.dtype), grad)
+        return grad_query, grad_key, grad_value, grad_gates, None, None, None, None, None, None
+
+
+def _memory_logits(query: Tensor, memory_keys: Tensor, scale: float, hidden: Tensor | None) -> Tensor:
+    """[R, K, G, T, N] logits towards the memory, at least in float32."""
+    kv_heads = memory_keys.shape[0]
+    split = query.unflatten(1, (kv_heads, -1))
+    logits = _mix_memory(split, memory_keys.transpose(-1, -2)).to(torch.promote_types(query.dtype, torch.float32))
+    logits *= scale
+    return logits if hidden is None else logits.masked_fill(hidden, -torch.inf)
+
+
+def _own_logits(query: Tensor, key: Tensor, scale: float) -> Tensor:
+    """[R, K, G, T, T] causal logits among the new tokens."""
+    logits = _mix_own(query.unflatten(1, (key.shape[1], -1)), key.transpose(-1, -2))
+    logits = logits.to(torch.promote_types(query.dtype, torch.float32)) * scale
+    later = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).triu(1)
+    return logits.masked_fill(later, -torch.inf)
+
+
+def _mix_memory(weights: Tensor, memory: Tensor) -> Tensor:
+    """[R, K, G, T, a] times [K, a, b]: one matrix product per group of heads, without copies per row."""
+    rows, kv_heads, groups, tokens, _ = weights.shape
+    stacked = weights.transpose(0, 1).reshape(kv_heads, rows * groups * tokens, -1)
+    mixed = torch.bmm(stacked, memory)
+    return mixed.view(kv_heads, rows, groups, tokens, -1).transpose(0, 1)
+
+
+def _mix_own(weights: Tensor, own: Tensor) -> Tensor:
+    """[R, K, G, T, a] times [R, K, a, b]."""
+    return torch.matmul(weights, own.unsqueeze(2))
+
+
+def _per_token(gates: Tensor, spans: Tensor, like: Tensor) -> Tensor:
+    """[R, H, S] gates as [R, K, G, 1, N], with 1 for tokens that have none."""
+    with_one = functional.pad(gates.to(like.dtype), (0, 1), value=1.0)
+    return with_one[..., spans].unflatten(1, like.shape[1:3]).unsqueeze(-2)
+
+
+def _per_span(per_token: Tensor, spans: Tensor, n_spans: int) -> Tensor:
+    """[R, H, N] summed over the tokens of each span: [R, H, S]."""
+    sums = per_token.new_zeros(*per_token.shape[:-1], n_spans + 1)
+    return sums.index_add_(-1, spans, per_token)[..., :n_spans]

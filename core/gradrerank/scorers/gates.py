@@ -1,0 +1,145 @@
+"""The gradient of the loss in the gates of attention: one forward and one backward pass.
+
+    phi_i = - dL/dz_i    at z = 1, or at another z, or averaged along a path of z
+
+Attention multiplies its unnormalised weights towards document i by z_i (see
+:mod:`gradrerank.lm.gates`). At ``steps > 1`` the gradient is averaged at midpoints of the straight
+path from 0 to z (integrated gradients, Sundararajan et al. 2017), so that the utilities of all
+documents add up to L(0) - L(z), what the documents do together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from gradrerank.documents import SpanUtility
+from gradrerank.errors import InvalidArgumentError
+from gradrerank.lm.pieces import Pieces, Segmentation, split_into_pieces
+from gradrerank.scorers.base import Scores, ScoringJob
+from gradrerank.validation import check_number, check_optional_count
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from gradrerank.lm.gates import Memory
+
+
+@dataclass(frozen=True, slots=True)
+class GatesScorer:
+    """Score documents, and pieces of them, by the gradient in their attention gates.
+
+    Args:
+        z: The point at which the gradient is taken: 1 is every document as it is, ``"uniform"`` is 1/n
+            for each of n documents.
+        steps: 1 takes the gradient at z; more average it along the path from 0 to z, with one forward
+            and backward pass each.
+        layers: Layers whose gates carry the score, None for all. The backward pass stops at the
+            lowest of them.
+        heads: Heads that carry the score as pairs ``(layer, head)``, None for all of the layers.
+        pieces: What has a gate of its own: ``"document"``, ``"window"`` (of ``window`` tokens),
+            ``"sentence"``, or a callable from a text to character ranges ``(start, end)``.
+        window: Tokens of a window.
+        best: A document's score is the sum of its ``best`` largest pieces; None sums all of them.
+        batch_size: Points of the path that pass through the model together.
+
+    Raises:
+        InvalidArgumentError: When an argument is out of range.
+
+    Example:
+        >>> GatesScorer(pieces="sentence").best is None
+        True
+    """
+
+    z: float | Literal["uniform"] = 1.0
+    steps: int = 1
+    layers: Sequence[int] | None = None
+    heads: Sequence[tuple[int, int]] | None = None
+    pieces: Segmentation = "document"
+    window: int = 32
+    best: int | None = None
+    batch_size: int = field(default=4, kw_only=True)
+    name: ClassVar[str] = "gates"
+
+    def __post_init__(self) -> None:
+        """Check every argument that needs no model."""
+        if self.z != "uniform":
+            check_number("z", self.z, minimum=0.0)
+        for name in ("steps", "window", "best", "batch_size"):
+            check_optional_count(name, getattr(self, name))
+        for name in ("layers", "heads"):
+            if getattr(self, name) is not None and not len(getattr(self, name)):
+                raise InvalidArgumentError(f"{name} must name at least one, or be None for all, got an empty sequence")
+        if not callable(self.pieces) and self.pieces not in ("document", "window", "sentence"):
+            raise InvalidArgumentError(
+                f"pieces must be 'document', 'window', 'sentence' or a callable, got {self.pieces!r}"
+            )
+
+    def score(self, job: ScoringJob) -> Scores:
+        """Score by one gradient, or by the average of ``steps`` of them.
+
+        Returns:
+            Utilities in nats of the target's mean loss per unit of z; with the pieces of each document
+            where documents are gated in pieces. ``details["loss"]`` is the loss at z, or at the last
+            point of the path.
+        """
+        pieces = split_into_pieces(job.documents, self.pieces, self.window)
+        memory = job.generator.remember(job.documents, pieces.token_spans, job.tokens)
+        utilities, loss = self._span_utilities(job, memory)
+        details = {"loss": loss, "passes": self.steps}
+        documents = [self._document_utility([utilities[s] for s in spans]) for spans in pieces.document_spans]
+        return Scores(documents, self._explained(pieces, utilities), details)
+
+    def _span_utilities(self, job: ScoringJob, memory: Memory) -> tuple[list[float], float]:
+        """-dL/dz of every span, summed over the layers and heads that carry the score."""
+        import torch
+
+        end = 1 / len(job.documents) if self.z == "uniform" else float(self.z)
+        points = [end] if self.steps == 1 else [end * (k + 0.5) / self.steps for k in range(self.steps)]
+        layers = self._layers(job.generator.n_layers)
+        total, loss = torch.zeros(memory.n_spans, dtype=torch.float64), 0.0
+        for batch in torch.tensor(points).split(self.batch_size):
+            gates = batch[:, None].expand(-1, memory.n_spans)
+            found = job.generator.gate_gradients(memory, job.continuation, gates, layers)
+            total -= self._over_heads(found.gradients, layers, job.generator.n_heads).double().sum(0).cpu()
+            loss = float(found.loss[-1])
+        job.tokens["question"] += len(points) * len(job.continuation)
+        scale = 1.0 if self.steps == 1 else end / self.steps
+        return (total * scale).tolist(), loss
+
+    def _layers(self, n_layers: int) -> list[int]:
+        chosen = {layer for layer, _ in self.heads} if self.heads is not None else set(range(n_layers))
+        if self.layers is not None:
+            chosen &= set(self.layers)
+            out = sorted(set(self.layers) - set(range(n_layers)))
+            if out:
+                raise InvalidArgumentError(f"layers names {out}, but the model has layers 0 to {n_layers - 1}")
+        if not chosen or max(chosen) >= n_layers or min(chosen) < 0:
+            raise InvalidArgumentError(
+                f"heads and layers must share a layer between 0 and {n_layers - 1}, got heads={self.heads!r} and "
+                f"layers={self.layers!r}"
+            )
+        return sorted(chosen)
+
+    def _over_heads(self, gradients: Tensor, layers: list[int], n_heads: int) -> Tensor:
+        """[rows, layers, heads, S] summed to [rows, S] over the heads that carry the score."""
+        if self.heads is None:
+            return gradients.sum((1, 2))
+        mask = gradients.new_zeros(len(layers), n_heads)
+        for layer, head in self.heads:
+            if not 0 <= head < n_heads:
+                raise InvalidArgumentError(f"heads names {(layer, head)}, but a layer has heads 0 to {n_heads - 1}")
+            if layer in layers:
+                mask[layers.index(layer), head] = 1
+        return (gradients * mask[:, :, None]).sum((1, 2))
+
+    def _document_utility(self, utilities: list[float]) -> float:
+        return float(sum(utilities if self.best is None else sorted(utilities, reverse=True)[: self.best]))
+
+    def _explained(self, pieces: Pieces, utilities: list[float]) -> list[list[SpanUtility]]:
+        if self.pieces == "document":
+            return []
+        return [
+            [SpanUtility(*pieces.characters[s], utilities[s]) for s in spans] for spans in pieces.document_spans
+        ]
