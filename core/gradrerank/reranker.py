@@ -14,7 +14,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gradrerank.context.selection import Selection, rank_and_cut
-from gradrerank.documents import Document, DroppedDocument, RankedDocument, RerankResult, SourceReport
+from gradrerank.documents import (
+    Document,
+    DroppedDocument,
+    RankedDocument,
+    RerankResult,
+    SourceReport,
+    SpanUtility,
+)
 from gradrerank.errors import NoSignalWarning, TruncationWarning
 from gradrerank.lm.loading import load_generator
 from gradrerank.scorers import Scorer, Scores, ScoringJob, as_scorer
@@ -23,6 +30,7 @@ from gradrerank.settings import Settings
 from gradrerank.sources.combination import ChosenSources, choose_sources
 from gradrerank.sources.embedding import as_encoder
 from gradrerank.sources.pool import Candidate, Pool, build_pool, read_sources, restrict
+from gradrerank.sources.weights import Weights, check_weights, log_prior
 from gradrerank.stopwatch import Stopwatch
 from gradrerank.targets import DraftWriter, Target, check_reference, resolve_target
 from gradrerank.validation import check_query
@@ -60,6 +68,7 @@ class GradReranker:
         source_lambda: Weight of the redundancy between sources in f(A).
         max_sources: Most sources that are combined.
         docs_per_source: Documents that each source hands over at most.
+        weights: Trust in each source, by name or in the order of the sources; None trusts all alike.
         top_n: Most documents in the ranking; None ranks all.
         min_score: Least signed utility of a ranked document, itself included.
         device: Where a named model is placed; None is the CPU.
@@ -101,6 +110,7 @@ class GradReranker:
         source_lambda: float = 0.1,
         max_sources: int | None = None,
         docs_per_source: int | None = None,
+        weights: Weights | None = None,
         top_n: int | None = None,
         min_score: float | None = None,
         device: str | torch.device | None = None,
@@ -122,6 +132,7 @@ class GradReranker:
             source_lambda=source_lambda,
             max_sources=max_sources,
             docs_per_source=docs_per_source,
+            weights=weights,
             top_n=top_n,
             min_score=min_score,
             max_document_tokens=max_document_tokens,
@@ -129,7 +140,7 @@ class GradReranker:
             draft_documents=draft_documents,
             draft_tokens=draft_tokens,
         )
-        self.encoder = as_encoder(encoder)
+        self.encoder = as_encoder(encoder, device=str(device or "cpu") if encoder is None else None)
         options: dict[str, Any] = {
             "texts": prompt,
             "use_chat_template": use_chat_template,
@@ -183,7 +194,10 @@ class GradReranker:
         watch, tokens = Stopwatch(), Counter[str]()
 
         with watch.stage("pool"):
-            pool = build_pool(read_sources(sources), docs_per_source=use.docs_per_source)
+            read = read_sources(sources)
+            weights = check_weights(use.weights, list(read))
+            pool = build_pool(read, docs_per_source=use.docs_per_source, weights=weights)
+            pool = restrict(pool, [name for name in read if weights is None or weights[name] > 0])
         if not pool.candidates:
             return _nothing_to_rank(query, pool, use, watch)
 
@@ -201,17 +215,23 @@ class GradReranker:
             job = ScoringJob(query, documents, goal.continuation, self.generator, use.top_n, tokens)
             active = as_scorer(use.scorer)
             scores = checked_scores(active.score(job), len(documents), active.name)
-
-        with watch.stage("select"):
-            selection = rank_and_cut(settle_near_ties(scores.utilities), top_n=use.top_n, min_score=use.min_score)
             _warn_without_signal(scores, active.name)
 
-        ranked = _ranked(selection, pool.candidates, documents, scores, active.name)
+        with watch.stage("select"):
+            priors = [log_prior(c.sources, weights) / len(goal.continuation.target) for c in pool.candidates]
+            final = [utility + prior for utility, prior in zip(scores.utilities, priors, strict=True)]
+            selection = rank_and_cut(settle_near_ties(final), top_n=use.top_n, min_score=use.min_score)
+            stages = [
+                {active.name: utility} | ({} if weights is None else {"prior": prior})
+                for utility, prior in zip(scores.utilities, priors, strict=True)
+            ]
+            ranked = _ranked(selection, pool.candidates, documents, final, stages, scores.spans)
+
         return RerankResult(
             query=query,
             documents=ranked,
             sources=_reports(pool, chosen, ranked),
-            dropped=pool.dropped + _cut(selection, pool.candidates, scores),
+            dropped=pool.dropped + _cut(selection, pool.candidates, final),
             timings=watch.seconds(),
             tokens=dict(tokens),
             scorer=active.name,
@@ -222,12 +242,11 @@ class GradReranker:
 
     def _choose_sources(self, query: str, pool: Pool, use: Settings) -> ChosenSources | None:
         """Section 1 of the method; None where there is nothing to choose."""
-        filled = [name for name, documents in pool.sources.items() if documents]
+        found = {name for candidate in pool.candidates for name in candidate.sources}
+        filled = {name: documents for name, documents in pool.sources.items() if documents and name in found}
         if not use.select_sources or len(filled) < 2:
             return None
-        return choose_sources(
-            query, pool.sources, self.encoder, source_lambda=use.source_lambda, max_sources=use.max_sources
-        )
+        return choose_sources(query, filled, self.encoder, source_lambda=use.source_lambda, max_sources=use.max_sources)
 
     def _read(self, candidates: Sequence[Candidate], use: Settings) -> list[DocumentTokens]:
         documents = self.generator.layout.documents(
@@ -238,8 +257,8 @@ class GradReranker:
             names = ", ".join(repr(c.document.id or c.text[:30]) for c in cut[:10])
             more = f" and {len(cut) - 10} more" if len(cut) > 10 else ""
             warnings.warn(
-                f"{len(cut)} documents are longer than max_document_tokens={use.max_document_tokens} and were read only "
-                f"in part: {names}{more}",
+                f"{len(cut)} documents are longer than max_document_tokens={use.max_document_tokens} and were read "
+                f"only in part: {names}{more}",
                 TruncationWarning,
                 stacklevel=3,
             )
@@ -283,8 +302,8 @@ class GradReranker:
         model = self._loading["model"]
         if model is not None and not isinstance(model, str):
             raise TypeError(
-                f"this GradReranker holds a ready model ({self.generator.name}), whose weights are not pickled; make it "
-                "from a model name or folder to pickle it, or build it anew in the other process"
+                f"this GradReranker holds a ready model ({self.generator.name}), whose weights are not pickled; make "
+                "it from a model name or folder to pickle it, or build it anew in the other process"
             )
         return {"settings": self.settings, "encoder": self.encoder, "_loading": self._loading}
 
@@ -310,22 +329,23 @@ def _ranked(
     selection: Selection,
     candidates: Sequence[Candidate],
     documents: Sequence[DocumentTokens],
-    scores: Scores,
-    scorer: str,
+    final: Sequence[float],
+    stages: Sequence[Mapping[str, float]],
+    spans: Sequence[Sequence[SpanUtility]],
 ) -> tuple[RankedDocument, ...]:
     return tuple(
         RankedDocument(
             text=candidates[i].text,
             id=candidates[i].document.id,
-            title=candidates[i].document.title,
+            title=candidates[i].title,
             metadata=_copied(candidates[i].document.metadata),
-            score=float(scores.utilities[i]),
+            score=final[i],
             rank=rank,
             provenance=candidates[i].provenance,
             truncated=documents[i].truncated,
             kept=documents[i].kept,
-            spans=tuple(scores.spans[i]) if scores.spans else (),
-            scores={scorer: float(scores.utilities[i])},
+            spans=tuple(spans[i]) if spans else (),
+            scores=stages[i],
         )
         for rank, i in enumerate(selection.kept, start=1)
     )
@@ -345,16 +365,14 @@ def _copied(metadata: Mapping[str, Any]) -> dict[str, Any]:
     return copied
 
 
-def _cut(selection: Selection, candidates: Sequence[Candidate], scores: Scores) -> tuple[DroppedDocument, ...]:
+def _cut(selection: Selection, candidates: Sequence[Candidate], final: Sequence[float]) -> tuple[DroppedDocument, ...]:
     return tuple(
-        DroppedDocument(candidates[i].document, candidates[i].provenance, reason, float(scores.utilities[i]))
+        DroppedDocument(candidates[i].document, candidates[i].provenance, reason, final[i])
         for i, reason in selection.dropped
     )
 
 
-def _reports(
-    pool: Pool, chosen: ChosenSources | None, ranked: Sequence[RankedDocument]
-) -> tuple[SourceReport, ...]:
+def _reports(pool: Pool, chosen: ChosenSources | None, ranked: Sequence[RankedDocument]) -> tuple[SourceReport, ...]:
     """Chosen sources in the order of choice, then the others by name."""
     found = Counter(name for document in ranked for name in document.sources)
     names = list(pool.n_documents)

@@ -9,6 +9,7 @@ from typing import Any
 
 from gradrerank.errors import InvalidArgumentError, InvalidTypeError
 from gradrerank.scorers import Scorer, as_scorer
+from gradrerank.sources.weights import Weights, check_weights
 from gradrerank.targets import TARGETS, Drafting, DraftWriter
 from gradrerank.validation import check_choice, check_count, check_number, check_optional_count, check_optional_number
 
@@ -24,6 +25,8 @@ class Settings:
         source_lambda: Weight of the redundancy between sources in f(A).
         max_sources: Most sources that are combined, None for no limit.
         docs_per_source: Documents that each source hands over at most, None for all.
+        weights: Trust in each source, by name or in the order of the sources; see
+            :mod:`gradrerank.sources.weights`. None trusts all alike.
         top_n: Most documents in the ranking, None for all.
         min_score: Least utility of a ranked document, itself included; None for no bound.
         max_document_tokens: Tokens of a document that are read at most; None reads all of it.
@@ -47,6 +50,7 @@ class Settings:
     source_lambda: float = 0.1
     max_sources: int | None = None
     docs_per_source: int | None = None
+    weights: Weights | None = None
     top_n: int | None = None
     min_score: float | None = None
     max_document_tokens: int | None = None
@@ -62,6 +66,7 @@ class Settings:
             raise InvalidTypeError(f"select_sources must be a bool, got {self.select_sources!r}")
         if self.draft_writer is not None and not callable(self.draft_writer):
             raise InvalidTypeError(f"draft_writer must be callable, got {type(self.draft_writer).__name__}")
+        check_weights(self.weights)
         checked = {
             "source_lambda": check_number("source_lambda", self.source_lambda, minimum=0.0),
             "min_score": check_optional_number("min_score", self.min_score),

@@ -1,0 +1,1 @@
+"""The frozen language model: its prompt, its attention with gates, its caches."""

@@ -152,7 +152,7 @@ def _attention(
     if job.memory is None or gates is None:
         output = _plain(query, key, value, job, layer, scale, sliding_window)
     else:
-        output = _gated(query, key, value, gates, job, layer, scale, sliding_window)
+        output = _gated(query, key, value, gates, job.memory, job, layer, scale, sliding_window)
     return output.transpose(1, 2), None
 
 
@@ -174,21 +174,20 @@ def _gated(
     key: Tensor,
     value: Tensor,
     gates: Tensor,
+    memory: Memory,
     job: Reading,
     layer: int,
     scale: float,
     window: int | None,
 ) -> Tensor:
     """Attention whose logits towards the memory carry the logarithm of the gates."""
-    memory = job.memory
-    assert memory is not None
     hidden = None
     if window is not None:
         far = ~job.allowed(window)[:, : len(memory.positions)]
         hidden = far if bool(far.any()) else None
         if len(job.positions) > window:
             raise UnsupportedModelError(f"its attention window of {window} tokens is shorter than the question")
-    output: Tensor = _GatedAttention.apply(
+    output: Tensor = _GatedAttention.apply(  # type: ignore[no-untyped-call]
         query, key, value, gates, memory.keys[layer], memory.values[layer], memory.spans, memory.n_spans, scale, hidden
     )
     return output
@@ -201,7 +200,7 @@ class _GatedAttention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any,
         query: Tensor,
         key: Tensor,
@@ -227,7 +226,7 @@ class _GatedAttention(torch.autograd.Function):
         return output.flatten(1, 2)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Recompute the weights and reduce them to one number per row, head and span."""
         query, key, value, gates, memory_keys, memory_values, spans, log_z, output, hidden = ctx.saved_tensors
         grad = grad.reshape(output.shape)
@@ -284,7 +283,8 @@ def _mix_own(weights: Tensor, own: Tensor) -> Tensor:
 def _per_token(gates: Tensor, spans: Tensor, like: Tensor) -> Tensor:
     """[R, H, S] gates as [R, K, G, 1, N], with 1 for tokens that have none."""
     with_one = functional.pad(gates.to(like.dtype), (0, 1), value=1.0)
-    return with_one[..., spans].unflatten(1, like.shape[1:3]).unsqueeze(-2)
+    spread: Tensor = with_one[..., spans].unflatten(1, like.shape[1:3])
+    return spread.unsqueeze(-2)
 
 
 def _per_span(per_token: Tensor, spans: Tensor, n_spans: int) -> Tensor:

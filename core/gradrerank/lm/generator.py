@@ -83,10 +83,12 @@ class Generator:
         batch_size: int = 16,
     ) -> None:
         self.name = name or getattr(model, "name_or_path", "") or type(model).__name__
-        rows = model.get_input_embeddings().weight.shape[0]
+        rows = int(_embedding(model).shape[0])
         self.tokenizer = ContentTokenizer(tokenizer, name=self.name, vocabulary=rows)
         self.layout = PromptLayout(self.tokenizer, texts, name=self.name, use_chat_template=use_chat_template)
-        self.limit = context_limit(model.config, self.tokenizer.model_max_length, check_optional_count("max_context", max_context))
+        self.limit = context_limit(
+            model.config, self.tokenizer.model_max_length, check_optional_count("max_context", max_context)
+        )
         self.store = DocumentStore(cache_bytes)
         self.batch_size = check_count("batch_size", batch_size)
         gated.register()
@@ -100,14 +102,12 @@ class Generator:
     @property
     def device(self) -> torch.device:
         """Device of the model's input embedding."""
-        device: torch.device = self.plain.get_input_embeddings().weight.device
-        return device
+        return _embedding(self.plain).device
 
     @property
     def dtype(self) -> torch.dtype:
         """Floating-point type of the model's input embedding."""
-        dtype: torch.dtype = self.plain.get_input_embeddings().weight.dtype
-        return dtype
+        return _embedding(self.plain).dtype
 
     @property
     def n_layers(self) -> int:
@@ -158,8 +158,8 @@ class Generator:
         """
         prefix, fingerprint = self.prefix(), self.fingerprint()
         keys: list[StoreKey] = [(fingerprint, self.layout.prefix, d.ids) for d in documents]
-        found = {key: self.store.get(key) for key in dict.fromkeys(keys)}
-        missing = sorted((key for key, cache in found.items() if cache is None), key=lambda key: len(key[2]))
+        found = {key: cache for key in dict.fromkeys(keys) if (cache := self.store.get(key)) is not None}
+        missing = sorted(set(keys) - set(found), key=lambda key: (len(key[2]), key[2]))
         n_new = sum(len(key[2]) for key in missing)
         per_token = (prefix.keys.nbytes + prefix.values.nbytes) // max(len(self.layout.prefix), 1)
         check_memory(n_new + sum(map(len, documents)), len(documents), per_token, self.device)
@@ -170,7 +170,7 @@ class Generator:
                 self.store.put(key, cache)
         if tokens is not None:
             tokens["documents"] += n_new
-        return [cache for key in keys if (cache := found[key]) is not None]
+        return [found[key] for key in keys]
 
     def remember(
         self,
@@ -285,7 +285,12 @@ class Generator:
     # -- writing -------------------------------------------------------------------------------
 
     def write(
-        self, query: str, documents: Sequence[DocumentTokens], *, max_new_tokens: int, tokens: Counter[str] | None = None
+        self,
+        query: str,
+        documents: Sequence[DocumentTokens],
+        *,
+        max_new_tokens: int,
+        tokens: Counter[str] | None = None,
     ) -> str:
         """Write an answer from one ordinary prompt, greedily.
 
@@ -360,7 +365,8 @@ class Generator:
         positions = job.positions.expand(ids.shape[0], -1)
         with gated.reading(job):
             if not n_logits:
-                hidden: Tensor = self._gated.base_model(input_ids=ids, position_ids=positions, use_cache=False)[0]
+                base: Any = self._gated.base_model
+                hidden: Tensor = base(input_ids=ids, position_ids=positions, use_cache=False)[0]
                 return hidden
             output = self._gated(input_ids=ids, position_ids=positions, use_cache=False, logits_to_keep=n_logits)
         logits: Tensor = output.logits
@@ -412,6 +418,11 @@ class Generator:
                 spans=torch.zeros_like(positions),
                 n_spans=0,
             )
+
+
+def _embedding(model: PreTrainedModel) -> Tensor:
+    weight: Tensor = model.get_input_embeddings().weight  # type: ignore[assignment]
+    return weight
 
 
 def _first(ids: int | list[int] | None) -> int | None:

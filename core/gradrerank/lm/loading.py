@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from gradrerank.lm.generator import Generator
 
 
-
 def load_generator(
     model: str | tuple[PreTrainedModel, PreTrainedTokenizerBase] | Generator | None = None,
     *,
@@ -76,7 +75,8 @@ def _load_named(
     try:
         # A model that is built inside inference mode could never take part in a backward pass.
         with torch.inference_mode(False), _quiet(folder is not None):
-            weights = AutoModelForCausalLM.from_pretrained(where, dtype=dtype or "auto").to(place)
+            weights: Any = AutoModelForCausalLM.from_pretrained(where, dtype=dtype or "auto")
+            weights = weights.to(place)
         tokenizer = AutoTokenizer.from_pretrained(where)
     except (OSError, ValueError, ImportError, RuntimeError) as error:
         raise ModelLoadError(f"model {name or HUB_NAME!r} could not be loaded: {error}{_advice(name)}") from error

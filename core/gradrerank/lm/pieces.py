@@ -113,8 +113,7 @@ def _character_ranges(document: DocumentTokens, starts: list[int]) -> list[Chara
     return list(zip(edges, edges[1:], strict=False))
 
 
-def _checked(by: Segmentation, text: str) -> list[CharacterRange]:
-    assert callable(by)
+def _checked(by: Callable[[str], Sequence[CharacterRange]], text: str) -> list[CharacterRange]:
     ranges = [(int(start), int(end)) for start, end in by(text)]
     last = 0
     for start, end in ranges:

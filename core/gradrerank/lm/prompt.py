@@ -1,9 +1,11 @@
-"""The prompt as segments of token ids: prefix | documents | question | target.
+r"""The prompt as segments of token ids: prefix | documents | question | target.
 
-    prefix      chat template up to the user turn, system text, introduction    shared, encoded once
-    document    "Title: {title}\n{text}\n\n"                                    each encoded on its own
-    question    instruction and query, and for an answer the end of the turn    read after all documents
-    target      the text whose loss is read
+Segments::
+
+prefix      chat template up to the user turn, system text, introduction    shared, encoded once
+document    "Title: {title}\n{text}\n\n"                                    each encoded on its own
+question    instruction and query, and for an answer the end of the turn    read after all documents
+target      the text whose loss is read
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ _SYSTEM_HERE = "GRADRERANKSYSTEMHERE"
 
 @dataclass(frozen=True, slots=True)
 class PromptTexts:
-    """The words around the documents.
+    r"""The words around the documents.
 
     Args:
         system: The system message.
@@ -31,7 +33,7 @@ class PromptTexts:
 
     Example:
         >>> PromptTexts(system="Answer from the laws below.").introduction
-        'Here are some documents.\\n'
+        'Here are some documents.\n'
     """
 
     system: str = "You answer questions using documents."

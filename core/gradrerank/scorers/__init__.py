@@ -40,5 +40,7 @@ def as_scorer(scorer: str | Scorer) -> Scorer:
     if isinstance(scorer, str):
         return SCORERS[check_choice("scorer", scorer, tuple(SCORERS))]()
     if isinstance(scorer, type) or not isinstance(scorer, Scorer):
-        raise InvalidTypeError(f"scorer must be one of {sorted(SCORERS)} or an object with name and score, got {scorer!r}")
+        raise InvalidTypeError(
+            f"scorer must be one of {sorted(SCORERS)} or an object with name and score, got {scorer!r}"
+        )
     return scorer

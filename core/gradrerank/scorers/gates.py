@@ -140,6 +140,4 @@ class GatesScorer:
     def _explained(self, pieces: Pieces, utilities: list[float]) -> list[list[SpanUtility]]:
         if self.pieces == "document":
             return []
-        return [
-            [SpanUtility(*pieces.characters[s], utilities[s]) for s in spans] for spans in pieces.document_spans
-        ]
+        return [[SpanUtility(*pieces.characters[s], utilities[s]) for s in spans] for spans in pieces.document_spans]

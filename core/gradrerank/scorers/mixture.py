@@ -10,6 +10,7 @@ with the number or the length of the documents, and neither does what the model 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -98,7 +99,7 @@ class MixtureScorer:
         return torch.from_numpy(project_simplex((weights + eta * centred).numpy(), k))
 
 
-def _representations(generator: Generator, documents: list[DocumentTokens], layer: int) -> Tensor:
+def _representations(generator: Generator, documents: Sequence[DocumentTokens], layer: int) -> Tensor:
     """[n, hidden] one vector for each document."""
     import torch
 

@@ -147,7 +147,12 @@ class _Found(NamedTuple):
         return self.provenance.rank, self.provenance.source
 
 
-def build_pool(sources: Mapping[str, Sequence[Document]], *, docs_per_source: int | None = None) -> Pool:
+def build_pool(
+    sources: Mapping[str, Sequence[Document]],
+    *,
+    docs_per_source: int | None = None,
+    weights: Mapping[str, float] | None = None,
+) -> Pool:
     """Merge the documents of all sources into candidates.
 
     The identity rule is stated at the top of this module. Every document that comes in is
@@ -159,6 +164,7 @@ def build_pool(sources: Mapping[str, Sequence[Document]], *, docs_per_source: in
         docs_per_source: How many documents that are not blank each source may hand over; None for
             all. A document beyond that is dropped, unless it is the same as one that some source
             hands over: then it remains an occurrence of that candidate.
+        weights: For each source the weight of its term in reciprocal rank fusion; None for equal ones.
 
     Returns:
         The pool, with candidates in the order of :func:`reciprocal_rank`; of equal ones the better
@@ -180,7 +186,7 @@ def build_pool(sources: Mapping[str, Sequence[Document]], *, docs_per_source: in
     groups = [sorted(group, key=_Found.candidate_order) for group in same.values()]
 
     candidates = [_candidate(group) for group in groups if not all(f.beyond for f in group)]
-    candidates.sort(key=_fused_order)
+    candidates.sort(key=lambda candidate: _fused_order(candidate, weights))
     dropped = [_dropped([f], "blank") for f in found if f.blank]
     dropped += [_dropped(group, "docs_per_source") for group in groups if all(f.beyond for f in group)]
     dropped.sort(key=lambda d: (d.provenance[0].rank, d.provenance[0].source))
@@ -226,13 +232,14 @@ def restrict(pool: Pool, names: Collection[str]) -> Pool:
     return replace(pool, candidates=kept, dropped=pool.dropped + left_out)
 
 
-def reciprocal_rank(provenance: Iterable[Provenance]) -> float:
-    """Reciprocal rank fusion: the sum over the sources of 1 / (60 + best rank in that source).
+def reciprocal_rank(provenance: Iterable[Provenance], weights: Mapping[str, float] | None = None) -> float:
+    """Reciprocal rank fusion: the sum over the sources of weight / (60 + best rank in that source).
 
     Only ranks count, so a source whose scores are ten times larger has no more say than another.
 
     Args:
         provenance: The occurrences of one document.
+        weights: Weight of each source; None for 1.
 
     Example:
         >>> reciprocal_rank([Provenance("web", 1), Provenance("web", 9), Provenance("wiki", 4)]) == 1 / 61 + 1 / 64
@@ -242,7 +249,7 @@ def reciprocal_rank(provenance: Iterable[Provenance]) -> float:
     for p in provenance:
         best[p.source] = min(p.rank, best.get(p.source, p.rank))
     # fsum rounds once, so that equal ranks give equal sums in whatever order they are added.
-    return math.fsum(1.0 / (RANK_OFFSET + rank) for rank in best.values())
+    return math.fsum((1.0 if weights is None else weights[n]) / (RANK_OFFSET + r) for n, r in best.items())
 
 
 def _occurrences(sources: Mapping[str, Sequence[Document]], limit: int | None) -> Iterator[_Found]:
@@ -267,7 +274,7 @@ def _dropped(group: Sequence[_Found], reason: DropReason) -> DroppedDocument:
     return DroppedDocument(group[0].document, tuple(f.provenance for f in group), reason)
 
 
-def _fused_order(candidate: Candidate) -> tuple[float, int, str]:
+def _fused_order(candidate: Candidate, weights: Mapping[str, float] | None) -> tuple[float, int, str]:
     # No two candidates share a place in a source, so rank and source decide every tie.
     best = candidate.provenance[0]
-    return -reciprocal_rank(candidate.provenance), best.rank, best.source
+    return -reciprocal_rank(candidate.provenance, weights), best.rank, best.source
