@@ -313,7 +313,8 @@ class Generator:
         )
         with self.exact_mode(grad=False):
             ids = torch.tensor([prompt], device=self.device)
-            output = self.plain.generate(ids, attention_mask=torch.ones_like(ids), generation_config=settings)
+            generate: Any = self.plain.generate
+            output = generate(ids, attention_mask=torch.ones_like(ids), generation_config=settings)
         written = output[0, len(prompt) :].tolist()
         if tokens is not None:
             tokens["draft"] += len(prompt) + len(written)
