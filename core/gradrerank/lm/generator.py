@@ -94,10 +94,10 @@ class Generator:
         gated.register()
         self.plain = private_view(model)
         self._gated = private_view(model, attention=gated.ATTENTION_NAME)
-        self._model = model
         self._identity = uuid.uuid4().hex
         self._prefix: tuple[str, Memory] | None = None
         check_gates(self)
+        self.store.clear()
 
     @property
     def device(self) -> torch.device:
@@ -125,7 +125,7 @@ class Generator:
 
         In-place updates of the weights are seen by the version counters of their tensors.
         """
-        versions = sum(p._version for p in self._model.parameters())
+        versions = sum(p._version for p in self.plain.parameters())
         return f"{self._identity}:{self.dtype}:{versions}"
 
     def exact_mode(self, *, grad: bool) -> AbstractContextManager[Any]:
@@ -197,13 +197,14 @@ class Generator:
         first = len(self.layout.prefix)
         positions = [torch.arange(first), *(torch.arange(first, first + len(d)) for d in documents)]
         owner = [n_spans] * first + [span for document in spans for span in document]
-        return Memory(
-            keys=torch.cat([prefix.keys, *(c.keys for c in caches)], dim=2),
-            values=torch.cat([prefix.values, *(c.values for c in caches)], dim=2),
-            positions=torch.cat(positions).to(self.device),
-            spans=torch.tensor(owner, device=self.device),
-            n_spans=n_spans,
-        )
+        with self.exact_mode(grad=False):
+            return Memory(
+                keys=torch.cat([prefix.keys, *(c.keys for c in caches)], dim=2),
+                values=torch.cat([prefix.values, *(c.values for c in caches)], dim=2),
+                positions=torch.cat(positions).to(self.device),
+                spans=torch.tensor(owner, device=self.device),
+                n_spans=n_spans,
+            )
 
     # -- the loss behind the documents ---------------------------------------------------------
 
@@ -324,7 +325,8 @@ class Generator:
 
     def _per_head(self, gates: Tensor) -> Tensor:
         """[rows, S] gates as [rows, heads, S], at least in float32."""
-        wide = gates.to(self.device, torch.promote_types(self.dtype, torch.float32))
+        # A copy, since gates that were made inside inference mode could not be saved for backward.
+        wide = gates.to(self.device, torch.promote_types(self.dtype, torch.float32), copy=True)
         return wide[:, None, :].expand(-1, self.n_heads, -1)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Generator:
