@@ -197,14 +197,15 @@ class GradReranker:
             read = read_sources(sources)
             weights = check_weights(use.weights, list(read))
             pool = build_pool(read, docs_per_source=use.docs_per_source, weights=weights)
-            pool = restrict(pool, [name for name in read if weights is None or weights[name] > 0])
+            trusted = [n for n, found in pool.sources.items() if found and (weights is None or weights[n] > 0)]
+            pool = restrict(pool, trusted)
         if not pool.candidates:
             return _nothing_to_rank(query, pool, use, watch)
 
         with watch.stage("sources"):
-            chosen = self._choose_sources(query, pool, use)
-            if chosen is not None:
-                pool = restrict(pool, chosen.names)
+            chosen = self._choose_sources(query, {name: pool.sources[name] for name in trusted}, use)
+            selected = trusted if chosen is None else list(chosen.names)
+            pool = restrict(pool, selected)
 
         with watch.stage("target"):
             documents = self._read(pool.candidates, use)
@@ -219,8 +220,9 @@ class GradReranker:
 
         with watch.stage("select"):
             priors = [log_prior(c.sources, weights) / len(goal.continuation.target) for c in pool.candidates]
-            final = [utility + prior for utility, prior in zip(scores.utilities, priors, strict=True)]
-            selection = rank_and_cut(settle_near_ties(final), top_n=use.top_n, min_score=use.min_score)
+            sums = [utility + prior for utility, prior in zip(scores.utilities, priors, strict=True)]
+            final = settle_near_ties(sums)
+            selection = rank_and_cut(final, top_n=use.top_n, min_score=use.min_score)
             stages = [
                 {active.name: utility} | ({} if weights is None else {"prior": prior})
                 for utility, prior in zip(scores.utilities, priors, strict=True)
@@ -230,7 +232,7 @@ class GradReranker:
         return RerankResult(
             query=query,
             documents=ranked,
-            sources=_reports(pool, chosen, ranked),
+            sources=_reports(pool, selected, chosen, ranked),
             dropped=pool.dropped + _cut(selection, pool.candidates, final),
             timings=watch.seconds(),
             tokens=dict(tokens),
@@ -240,13 +242,13 @@ class GradReranker:
             details=dict(scores.details),
         )
 
-    def _choose_sources(self, query: str, pool: Pool, use: Settings) -> ChosenSources | None:
-        """Section 1 of the method; None where there is nothing to choose."""
-        found = {name for candidate in pool.candidates for name in candidate.sources}
-        filled = {name: documents for name, documents in pool.sources.items() if documents and name in found}
-        if not use.select_sources or len(filled) < 2:
+    def _choose_sources(
+        self, query: str, sources: Mapping[str, Sequence[Document]], use: Settings
+    ) -> ChosenSources | None:
+        """The combination of sources that maximises f(A); None where there is nothing to choose."""
+        if not use.select_sources or len(sources) < 2:
             return None
-        return choose_sources(query, filled, self.encoder, source_lambda=use.source_lambda, max_sources=use.max_sources)
+        return choose_sources(query, sources, self.encoder, source_lambda=use.source_lambda, max_sources=use.max_sources)
 
     def _read(self, candidates: Sequence[Candidate], use: Settings) -> list[DocumentTokens]:
         documents = self.generator.layout.documents(
@@ -317,7 +319,7 @@ def _nothing_to_rank(query: str, pool: Pool, use: Settings, watch: Stopwatch) ->
     return RerankResult(
         query=query,
         documents=(),
-        sources=_reports(pool, None, ()),
+        sources=_reports(pool, (), None, ()),
         dropped=pool.dropped,
         timings=watch.seconds(),
         scorer=as_scorer(use.scorer).name,
@@ -372,11 +374,11 @@ def _cut(selection: Selection, candidates: Sequence[Candidate], final: Sequence[
     )
 
 
-def _reports(pool: Pool, chosen: ChosenSources | None, ranked: Sequence[RankedDocument]) -> tuple[SourceReport, ...]:
+def _reports(
+    pool: Pool, selected: Sequence[str], chosen: ChosenSources | None, ranked: Sequence[RankedDocument]
+) -> tuple[SourceReport, ...]:
     """Chosen sources in the order of choice, then the others by name."""
     found = Counter(name for document in ranked for name in document.sources)
-    names = list(pool.n_documents)
-    selected = [n for n in names if pool.sources.get(n)] if chosen is None else list(chosen.names)
     return tuple(
         SourceReport(
             name=name,
@@ -386,7 +388,7 @@ def _reports(pool: Pool, chosen: ChosenSources | None, ranked: Sequence[RankedDo
             n_documents=pool.n_documents[name],
             n_kept=found[name],
         )
-        for name in [*selected, *(n for n in names if n not in selected)]
+        for name in [*selected, *(n for n in pool.n_documents if n not in selected)]
     )
 
 

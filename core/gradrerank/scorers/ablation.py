@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from gradrerank.scorers.base import Scores, ScoringJob
+from gradrerank.validation import check_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +21,17 @@ class AblationScorer:
 
     Args:
         batch_size: Settings of the gates that pass through the model together.
+
+    Raises:
+        InvalidArgumentError: When batch_size is not a whole number from 1.
     """
 
     batch_size: int = 16
     name: ClassVar[str] = "ablation"
+
+    def __post_init__(self) -> None:
+        """Check the batch size."""
+        check_count("batch_size", self.batch_size)
 
     def score(self, job: ScoringJob) -> Scores:
         """Score by leave-one-out.

@@ -40,7 +40,7 @@ def checked_scores(scores: Any, n: int, name: str) -> Scores:
 
 
 def settle_near_ties(utilities: Sequence[float]) -> list[float]:
-    """Utilities to order by, in which rounding noise cannot decide.
+    """Utilities rounded so far that noise of the arithmetic cannot decide an order.
 
     Args:
         utilities: n finite floats.
