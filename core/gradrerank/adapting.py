@@ -25,6 +25,7 @@ from gradrerank.sources.weights import Weights, check_weights
 from gradrerank.validation import check_choice, check_optional_number, is_blank
 
 if TYPE_CHECKING:
+    from gradrerank.lm.prompt import PromptTexts
     from gradrerank.reranker import GradReranker
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "check_sources",
     "check_timeout",
     "copied",
+    "draft_prompt",
     "fetch_all",
     "merged_pool",
     "occurrences_of",
@@ -153,11 +155,13 @@ class Occurrence(Generic[T]):
         item: The caller's object.
         document: What the core sees of it.
         rank: Its rank in that source, where an earlier step recorded it.
+        own_metadata: Whether the document has the metadata of the object itself, not of a record.
     """
 
     item: T
     document: Document
     rank: int | None = None
+    own_metadata: bool = True
 
 
 class Occurrences(Generic[T]):
@@ -180,6 +184,11 @@ class Occurrences(Generic[T]):
         """What the core ranks."""
         return {name: [o.document for o in occurrences] for name, occurrences in self._found.items()}
 
+    @property
+    def items(self) -> list[T]:
+        """The caller's objects, each once, source by source."""
+        return list({id(o.item): o.item for found in self._found.values() for o in found}.values())
+
     def item(self, provenance: Sequence[Provenance]) -> T:
         """The caller's object with the best rank among the occurrences of a document."""
         return self._found[provenance[0].source][provenance[0].rank - 1].item
@@ -194,19 +203,21 @@ class Occurrences(Generic[T]):
         Returns:
             ``sources``: names of the sources that found it, best rank first; ``ranks``, ``scores`` and
             ``ids``: rank (from 1), retrieval score and id in each of them, None where a source gave
-            none; ``metadata``: what came with it from the sources after the first;
-            ``stages``: the score of every stage.
+            none; ``metadata``: the metadata of those occurrences that are not the caller's object
+            itself; ``stages``: the score of every stage.
         """
         best: dict[str, Provenance] = {}
         for p in provenance:
             best.setdefault(p.source, p)
-        first, *others = best
+        item = self.item(provenance)
+        found = {name: self._found[name][p.rank - 1] for name, p in best.items()}
+        others = {name: o.document for name, o in found.items() if o.item is not item or not o.own_metadata}
         return {
-            "sources": [first, *others],
-            "ranks": {name: self._found[name][p.rank - 1].rank or p.rank for name, p in best.items()},
+            "sources": list(best),
+            "ranks": {name: found[name].rank or p.rank for name, p in best.items()},
             "scores": {name: p.score for name, p in best.items()},
             "ids": {name: p.id for name, p in best.items()},
-            "metadata": {name: copied(best[name].metadata) for name in others},
+            "metadata": {name: copied(document.metadata) for name, document in others.items()},
             "stages": dict(stages or {}),
         }
 
@@ -231,13 +242,14 @@ def occurrences_of(
         if name not in recorded["ranks"]:
             yield name, Occurrence(item, document)
             continue
+        metadata = recorded.get("metadata", {}).get(name)
         own = replace(
             document,
             id=recorded.get("ids", {}).get(name),
             score=recorded.get("scores", {}).get(name),
-            metadata=recorded.get("metadata", {}).get(name, document.metadata),
+            metadata=document.metadata if metadata is None else metadata,
         )
-        yield name, Occurrence(item, own, recorded["ranks"][name])
+        yield name, Occurrence(item, own, recorded["ranks"][name], own_metadata=metadata is None)
 
 
 def merged_pool(sources: Mapping[str, Sequence[Document]], weights: Weights | None = None) -> Pool:
@@ -253,6 +265,17 @@ def merged_pool(sources: Mapping[str, Sequence[Document]], weights: Weights | No
     read = read_sources(sources)
     checked = check_weights(weights, list(read))
     return restrict(build_pool(read, weights=checked), [name for name in read if checked is None or checked[name] > 0])
+
+
+def draft_prompt(words: PromptTexts, query: str, texts: Sequence[str]) -> str:
+    """What the caller's LLM reads when it writes a draft.
+
+    Args:
+        words: The words around the documents, as the scoring model reads them.
+        query: The query.
+        texts: Texts of a few documents, best first.
+    """
+    return "\n\n".join([words.system, words.introduction.strip(), *texts, f"{words.question} {query}"])
 
 
 def copied(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -331,6 +354,11 @@ class LazyReranker:
                 self._ready = GradReranker(**self._options)
             return self._ready
 
+    def made_from(self, reranker: GradReranker | None, **options: Any) -> bool:
+        """Whether it was made from these very arguments."""
+        same = all(_same(self._options[name], value) for name, value in options.items())
+        return same and self._given is reranker
+
     def __copy__(self) -> LazyReranker:
         """Itself: it never changes, and a model is loaded once."""
         return self
@@ -346,6 +374,11 @@ class LazyReranker:
         if self._options["model"] is not None and not isinstance(self._options["model"], str):
             self.get().__getstate__()  # raises: there are no weights in a pickle
         return partial(LazyReranker, **self._options), ()
+
+
+def _same(one: Any, other: Any) -> bool:
+    # Equal as well as identical: names come back from a pickle, and a bound method is made anew at each access.
+    return one is other or (type(one) is type(other) and not isinstance(one, tuple) and bool(one == other))
 
 
 def _check_ready(reranker: Any, given: Sequence[str]) -> None:

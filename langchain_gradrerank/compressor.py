@@ -1,0 +1,363 @@
+"""The document compressor: LangChain documents in, the ones that help the model out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Self
+
+from langchain_core.callbacks import Callbacks, adispatch_custom_event, dispatch_custom_event
+from langchain_core.documents import BaseDocumentCompressor, Document
+from langchain_core.embeddings import Embeddings
+from langchain_core.messages import BaseMessage
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
+from pydantic import ConfigDict, Field, PrivateAttr, ValidationInfo, field_serializer, field_validator, model_validator
+
+from gradrerank import Document as CoreDocument
+from gradrerank import RerankResult
+from gradrerank.adapting import LazyReranker, Occurrences, check_setting, draft_prompt, run_blocking
+from gradrerank.errors import InvalidArgumentError, InvalidTypeError, ScoringError
+from gradrerank.targets import DraftWriter
+from gradrerank.validation import check_choice, check_query
+from langchain_gradrerank.documents import (
+    RETRIEVAL_SCORE_KEY,
+    SOURCE_KEY,
+    TITLE_KEY,
+    by_metadata,
+    from_result,
+    read_documents,
+    summary,
+    with_source_names,
+)
+
+SETTINGS = (
+    "scorer",
+    "target",
+    "select_sources",
+    "source_lambda",
+    "max_sources",
+    "docs_per_source",
+    "weights",
+    "top_n",
+    "min_score",
+    "max_document_tokens",
+    "draft_documents",
+    "draft_tokens",
+)
+# Fields that may hold an object: shared by copies, and named by their class in dumps.
+OBJECTS = ("model", "encoder", "scorer", "llm", "reranker")
+
+RUN_NAME = "GradRerank"
+EVENT = "gradrerank_result"
+
+
+class GradRerankCompressor(BaseDocumentCompressor):
+    """Keeps the documents that help a language model answer, best first.
+
+    Every document gets ``metadata["relevance_score"]``, its signed utility in nats (positive helps,
+    negative hurts, near zero is ignored), and ``metadata["gradrerank"]``, a dict that says which
+    sources found it, as what, and what every stage made of it: see
+    :mod:`langchain_gradrerank.documents`. Documents that name their source under ``source_key`` are
+    grouped by it; all others are one source. A document that several sources found comes back once.
+    The documents that are passed are never changed.
+
+    The model is loaded when it is first needed. A setting that is not given is that of ``reranker``,
+    where one is given. In a trace, ranking is a run named ``GradRerank``, within which the event
+    ``gradrerank_result`` tells sources, dropped documents, timings and tokens.
+
+    Args:
+        top_n: Most documents that are kept; None keeps all.
+        min_score: Least signed utility of a document that is kept, itself included.
+        scorer: ``"gates"``, ``"mixture"``, ``"ablation"``, or an object with ``name`` and ``score``.
+        target: The text whose loss is read: ``"query"``, or ``"draft"``, an answer that ``llm``, or
+            else the scoring model, writes first.
+        llm: Any LangChain LLM, chat model, or runnable from a str to a str or message.
+        model: The scoring model: None for the embedded one, a name or folder, or a
+            ``(model, tokenizer)`` pair, which stays as it is.
+        device: Where a named model is placed, for instance ``"cuda"``; None is the CPU.
+        dtype: Floating-point type of a named model, for instance ``"bfloat16"``.
+        encoder: Sentence encoder for the choice of sources: None for the embedded MiniLM, a name, a
+            SentenceTransformer, a LangChain ``Embeddings``, or a callable from texts to vectors.
+        reranker: A ready ``GradReranker``, which is shared; model, device, dtype and encoder are its own.
+        select_sources: Whether to choose which sources to combine; False keeps all.
+        source_lambda: Weight of the redundancy between sources.
+        max_sources: Most sources that are combined.
+        docs_per_source: Documents that each source hands over at most.
+        weights: Trust in each source, by name; sources that are not named have the largest weight.
+        max_document_tokens: Tokens of a document that are read at most; None reads all.
+        draft_documents: Documents in the prompt of a draft.
+        draft_tokens: Most tokens of a draft of the scoring model.
+        source_key: Metadata key of the name of a document's source, or of a list of names.
+        title_key: Metadata key of the title, which the model reads above the text; None for no titles.
+        score_key: Metadata key of the retrieval score, which is handed on and decides nothing; None
+            for none.
+
+    Raises:
+        ValidationError: When a value cannot be used; the message names the field.
+
+    Example:
+        >>> compressor = GradRerankCompressor(top_n=2)                                      # doctest: +SKIP
+        >>> kept = compressor.compress_documents(documents, "When does the ferry leave?")  # doctest: +SKIP
+        >>> kept[0].metadata["relevance_score"]                                             # doctest: +SKIP
+        1.37
+    """
+
+    model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid", validate_assignment=True)
+
+    top_n: int | None = None
+    min_score: float | None = None
+    scorer: Any = "gates"
+    target: str = "query"
+    llm: Any = None
+    model: Any = Field(default=None, frozen=True)
+    device: str | None = Field(default=None, frozen=True)
+    dtype: str | None = Field(default=None, frozen=True)
+    encoder: Any = Field(default=None, frozen=True)
+    reranker: Any = Field(default=None, frozen=True)
+    select_sources: bool = True
+    source_lambda: float = 0.1
+    max_sources: int | None = None
+    docs_per_source: int | None = None
+    weights: dict[str, float] | None = None
+    max_document_tokens: int | None = None
+    draft_documents: int = 5
+    draft_tokens: int = 32
+    source_key: str = Field(default=SOURCE_KEY, min_length=1)
+    title_key: str | None = TITLE_KEY
+    score_key: str | None = RETRIEVAL_SCORE_KEY
+
+    _lazy: LazyReranker | None = PrivateAttr(default=None)
+
+    # -- ranking -----------------------------------------------------------------------------------
+
+    def compress_documents(
+        self, documents: Iterable[Document], query: str, callbacks: Callbacks | None = None
+    ) -> list[Document]:
+        """Keep the documents that help, best first.
+
+        Args:
+            documents: Documents in retrieval order; any iterable, read once.
+            query: The query.
+            callbacks: Handlers or a callback manager.
+
+        Returns:
+            Copies of the documents that are kept.
+
+        Raises:
+            InvalidTypeError: When the query or a document has the wrong type; the message names it.
+            InvalidArgumentError: When the query is blank.
+            ContextOverflowError: When a document or the query does not fit the model.
+            ScoringError: When a scorer, the llm or the encoder returns something unusable.
+        """
+        return self.rerank(self._grouped(documents), query, callbacks)
+
+    async def acompress_documents(
+        self, documents: Iterable[Document], query: str, callbacks: Callbacks | None = None
+    ) -> list[Document]:
+        """Keep the documents that help, best first, while the event loop goes on.
+
+        The model computes in a thread of its own; ``llm`` is awaited on the loop. A cancellation
+        returns at once.
+
+        Args:
+            documents: As in :meth:`compress_documents`.
+            query: The query.
+            callbacks: Handlers or a callback manager.
+
+        Returns:
+            As :meth:`compress_documents`.
+
+        Raises:
+            InvalidTypeError: As in :meth:`compress_documents`, and so for the others.
+        """
+        return await self.arerank(self._grouped(documents), query, callbacks)
+
+    def rerank(
+        self, found: Occurrences[Document], query: str, callbacks: Callbacks | None = None, **settings: Any
+    ) -> list[Document]:
+        """Rank documents whose sources are known.
+
+        Args:
+            found: Documents by source.
+            query: The query.
+            callbacks: Handlers or a callback manager.
+            **settings: Settings of the reranker for this call.
+
+        Returns:
+            As :meth:`compress_documents`.
+        """
+
+        def work(given: dict[str, Any], config: RunnableConfig) -> list[Document]:
+            def write(query: str, texts: list[str]) -> str:
+                return _text_of(self.llm.invoke(self._draft_prompt(query, texts), config=config))
+
+            ranked, told = self._rank(found, query, self._settings(settings, write))
+            dispatch_custom_event(EVENT, told, config=config)
+            return ranked
+
+        return RunnableLambda(work, name=RUN_NAME).invoke(_input(found, query), config={"callbacks": callbacks})
+
+    async def arerank(
+        self, found: Occurrences[Document], query: str, callbacks: Callbacks | None = None, **settings: Any
+    ) -> list[Document]:
+        """Rank documents whose sources are known, while the event loop goes on.
+
+        Args:
+            found: Documents by source.
+            query: The query.
+            callbacks: Handlers or a callback manager.
+            **settings: Settings of the reranker for this call.
+
+        Returns:
+            As :meth:`compress_documents`.
+        """
+
+        async def work(given: dict[str, Any], config: RunnableConfig) -> list[Document]:
+            loop = asyncio.get_running_loop()
+
+            async def ask(prompt: str) -> str:
+                return _text_of(await self.llm.ainvoke(prompt, config=config))
+
+            def write(query: str, texts: list[str]) -> str:  # called in the thread that ranks
+                return asyncio.run_coroutine_threadsafe(ask(self._draft_prompt(query, texts)), loop).result()
+
+            ranked, told = await run_blocking(self._rank, found, query, self._settings(settings, write))
+            await adispatch_custom_event(EVENT, told, config=config)
+            return ranked
+
+        return await RunnableLambda(work, name=RUN_NAME).ainvoke(_input(found, query), config={"callbacks": callbacks})
+
+    def _rank(
+        self, found: Occurrences[Document], query: str, settings: Mapping[str, Any]
+    ) -> tuple[list[Document], dict[str, Any]]:
+        silent: dict[str, list[CoreDocument]] = {name: [] for name in settings.get("weights") or ()}
+        sources = silent | found.sources
+        if not any(sources.values()):  # nothing to load a model for
+            check_query(query)
+            result = RerankResult(query, (), ())
+        else:
+            result = self._ready().rerank(query, sources, **settings)
+        ranked = from_result(result, found)
+        if self.source_key == SOURCE_KEY:
+            ranked = [with_source_names(d) if SOURCE_KEY in d.metadata else d for d in ranked]
+        return ranked, summary(result)
+
+    def _grouped(self, documents: Iterable[Document]) -> Occurrences[Document]:
+        return by_metadata(
+            read_documents(documents),
+            source_key=self.source_key,
+            title_key=self.title_key,
+            score_key=self.score_key,
+        )
+
+    def _settings(self, given: Mapping[str, Any], writer: DraftWriter) -> dict[str, Any]:
+        """What was given to the call or to this object; the rest is the reranker's own."""
+        own = {name: getattr(self, name) for name in SETTINGS if name in self.model_fields_set}
+        return own | ({} if self.llm is None else {"draft_writer": writer}) | dict(given)
+
+    def _draft_prompt(self, query: str, texts: list[str]) -> str:
+        return draft_prompt(self._ready().generator.layout.texts, query, texts)
+
+    def _ready(self) -> Any:
+        return self._holder().get()
+
+    def _holder(self) -> LazyReranker:
+        """The holder of the model; a copy that was made with another model has none yet."""
+        options = {name: getattr(self, name) for name in ("model", "device", "dtype", "encoder")}
+        if isinstance(options["encoder"], Embeddings):
+            options["encoder"] = options["encoder"].embed_documents
+        if self._lazy is None or not self._lazy.made_from(self.reranker, **options):
+            self._lazy = LazyReranker(self.reranker, **options)
+        return self._lazy
+
+    # -- validation --------------------------------------------------------------------------------
+
+    @field_validator(*SETTINGS, mode="before")
+    @classmethod
+    def _check_setting(cls, value: Any, info: ValidationInfo) -> Any:
+        if info.field_name == "weights" and value is not None and not isinstance(value, Mapping):
+            raise InvalidArgumentError(f"weights must map source names to numbers, got {value!r}")
+        return check_setting(str(info.field_name), value)
+
+    @field_validator("device", "dtype", mode="before")
+    @classmethod
+    def _check_place(cls, value: Any, info: ValidationInfo) -> str | None:
+        name = None if value is None else str(value).removeprefix("torch.")
+        if name is not None and info.field_name == "dtype":
+            check_choice("dtype", name, ("float32", "bfloat16", "float16", "float64"))
+        return name
+
+    @field_validator("llm")
+    @classmethod
+    def _check_llm(cls, value: Any) -> Any:
+        if value is not None and not isinstance(value, Runnable):
+            raise InvalidArgumentError(f"llm must be a LangChain model or another Runnable, got {type(value).__name__}")
+        return value
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        try:
+            self._holder()
+        except InvalidTypeError as error:
+            raise InvalidArgumentError(str(error)) from error
+        inherited = self.reranker is not None and "target" not in self.model_fields_set
+        target = self.reranker.settings.target if inherited else self.target
+        if target == "reference":
+            raise InvalidArgumentError(
+                "target='reference' needs an answer to each query, which a compressor is not given; call "
+                "GradReranker.rerank(..., reference=...) or choose target='draft'"
+            )
+        if self.llm is not None and target != "draft":
+            raise InvalidArgumentError(f"llm writes the draft of target='draft', but target is {target!r}")
+        return self
+
+    # -- copies and dumps --------------------------------------------------------------------------
+
+    @field_serializer(*OBJECTS)
+    def _dump_object(self, value: Any) -> str | None:
+        return value if value is None or isinstance(value, str) else _shown(value)
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """Only what was given; an object by the name of its class."""
+        for name in type(self).model_fields:
+            if name in self.model_fields_set:
+                value = getattr(self, name)
+                yield name, _Shown(value) if name in OBJECTS and not isinstance(value, str | None) else value
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        """A copy with settings of its own that shares models and other objects."""
+        memo = {} if memo is None else memo
+        memo.update({id(value): value for value in (getattr(self, name) for name in OBJECTS)})
+        return super().__deepcopy__(memo)
+
+    def __getstate__(self) -> dict[Any, Any]:
+        """Configuration only: a ready model is refused before its weights are pickled."""
+        self._holder().__reduce__()
+        return super().__getstate__()
+
+
+class _Shown:
+    """Stands for an object in a repr."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return _shown(self.value)
+
+
+def _shown(value: Any) -> str:
+    return f"<{type(value[0] if isinstance(value, tuple) and value else value).__name__}>"
+
+
+def _input(found: Occurrences[Document], query: str) -> dict[str, Any]:
+    """What a trace shows as the input of the run."""
+    return {"query": query, "documents": found.items}
+
+
+def _text_of(written: Any) -> str:
+    if isinstance(written, BaseMessage):
+        return str(written.text)
+    if isinstance(written, str):
+        return written
+    raise ScoringError(f"llm must return a str or a message, got {type(written).__name__}")
