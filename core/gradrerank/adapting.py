@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from gradrerank.documents import Document, Provenance
 from gradrerank.errors import InvalidArgumentError, InvalidTypeError
-from gradrerank.fetching import ON_SOURCE_ERROR, Fetched, OnSourceError, afetch_all, fetch_all, run_blocking
+from gradrerank.fetching import (
+    ON_SOURCE_ERROR,
+    Fetched,
+    OnSourceError,
+    afetch_all,
+    fetch_all,
+    run_blocking,
+    run_in_thread,
+)
 from gradrerank.settings import Settings
 from gradrerank.sources.embedding import as_encoder
 from gradrerank.sources.pool import DEFAULT_SOURCE, Pool, build_pool, read_sources, restrict
@@ -45,6 +53,7 @@ __all__ = [
     "merged_pool",
     "occurrences_of",
     "run_blocking",
+    "run_in_thread",
     "source_names",
 ]
 

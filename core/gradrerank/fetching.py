@@ -204,8 +204,24 @@ def _in_thread(work: Callable[[], T], done: Callable[[_Outcome[T]], None], name:
     threading.Thread(target=context.run, args=(run,), name=name, daemon=True).start()
 
 
+async def run_in_thread(work: Callable[..., T], *arguments: Any) -> T:
+    """Run a function in a daemon thread of its own while the event loop goes on, for instance a source.
+
+    Unlike one in the loop's executor, a function that hangs keeps neither loop nor interpreter from
+    ending; a call that is cancelled ends by itself, unheard.
+
+    Args:
+        work: The function; it sees the caller's context variables.
+        *arguments: Its arguments.
+
+    Returns:
+        What it returns; what it raises is raised.
+    """
+    return await _answer_from_thread(lambda answer: work(*arguments))
+
+
 async def run_blocking(work: Callable[..., T], *arguments: Any) -> T:
-    """Run a function in a thread while the event loop goes on.
+    """Run a function that computes in a thread while the event loop goes on.
 
     Two run at a time in the whole process; the others wait without blocking the loop. A call that is
     cancelled while it waits never starts; one that computes already ends by itself, unheard.
@@ -217,10 +233,8 @@ async def run_blocking(work: Callable[..., T], *arguments: Any) -> T:
     Returns:
         What it returns; what it raises is raised.
     """
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[_Outcome[T]] = loop.create_future()
 
-    def in_slot() -> T:
+    def in_slot(answer: asyncio.Future[_Outcome[T]]) -> T:
         if _in_slot.get():
             return work(*arguments)
         with _SLOTS:
@@ -228,6 +242,13 @@ async def run_blocking(work: Callable[..., T], *arguments: Any) -> T:
                 raise asyncio.CancelledError
             _in_slot.set(True)
             return work(*arguments)
+
+    return await _answer_from_thread(in_slot)
+
+
+async def _answer_from_thread(work: Callable[[asyncio.Future[_Outcome[T]]], T]) -> T:
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[_Outcome[T]] = loop.create_future()
 
     def settle(outcome: _Outcome[T]) -> None:
         if not answer.done():
@@ -237,5 +258,5 @@ async def run_blocking(work: Callable[..., T], *arguments: Any) -> T:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for the answer any more
             loop.call_soon_threadsafe(settle, outcome)
 
-    _in_thread(in_slot, hand_over, "gradrerank")
+    _in_thread(partial(work, answer), hand_over, "gradrerank")
     return (await answer).unwrap()
