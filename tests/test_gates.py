@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import DOCUMENTS, QUERY, tiny, tiny_model, tiny_tokenizer
 
-from gradrerank.lm.generator import Generator
 from gradrerank.lm.gates import Memory
+from gradrerank.lm.generator import Generator
 from gradrerank.lm.prompt import Continuation
 
 FAMILIES = ["llama", "mistral", "qwen2", "gemma3", "gpt2", "opt"]
@@ -122,7 +122,9 @@ def test_one_document_behind_open_gates_is_the_ordinary_prompt(family: str) -> N
         logits = model(torch.tensor([ids])).logits[0, -len(continuation.target) - 1 : -1]
     expected = torch.nn.functional.cross_entropy(logits, torch.tensor(continuation.target), reduction="none")
     memory = generator.remember([document])
-    torch.testing.assert_close(generator.losses(memory, continuation, torch.ones(1, 1))[0], expected, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        generator.losses(memory, continuation, torch.ones(1, 1))[0], expected, rtol=1e-6, atol=1e-6
+    )
 
 
 def test_sliding_window_shorter_than_the_question_is_refused() -> None:
@@ -135,13 +137,13 @@ def test_sliding_window_shorter_than_the_question_is_refused() -> None:
 
 @settings(max_examples=25)
 @given(data=st.data())
-def test_gated_loss_and_gradient_equal_eager_attention_with_a_log_gate_mask(exact: Generator, data: st.DataObject) -> None:
+def test_gated_loss_and_gradient_equal_eager_attention_with_a_log_gate_mask(
+    exact: Generator, data: st.DataObject
+) -> None:
     """The oracle: one flat sequence, a float mask that holds log z, autograd through the mask."""
     n = data.draw(st.integers(1, 4))
     texts = data.draw(st.lists(st.sampled_from(DOCUMENTS), min_size=n, max_size=n, unique=True))
-    gates = torch.tensor(
-        [data.draw(st.lists(st.floats(0.05, 2.0), min_size=n, max_size=n))], dtype=torch.float64
-    )
+    gates = torch.tensor([data.draw(st.lists(st.floats(0.05, 2.0), min_size=n, max_size=n))], dtype=torch.float64)
     memory, continuation = read(exact, texts)
     found = exact.gate_gradients(memory, continuation, gates)
     loss, slope = eager_loss_and_slope(exact, texts, continuation, gates[0])
@@ -254,7 +256,6 @@ def test_weights_changed_in_place_are_noticed() -> None:
     expected = fresh.losses(fresh.remember(documents), continuation, torch.ones(1, 5))
     assert not torch.allclose(before, after)
     torch.testing.assert_close(after, expected)
-
 
 
 def test_model_whose_attention_cannot_be_gated_is_refused_with_the_reason() -> None:

@@ -163,7 +163,9 @@ def test_C27_limit_is_the_smallest_that_is_set(own: int | None, tokenizer: int, 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_C27_a_document_over_the_context_is_an_error_that_names_it_before_the_model_is_called(family: str) -> None:
     reranker = GradReranker(tiny(family), max_context=120)
-    with pytest.raises(ContextOverflowError, match=r"document 'the ferry .* longer than the model's context: \d+ tokens"):
+    with pytest.raises(
+        ContextOverflowError, match=r"document 'the ferry .* longer than the model's context: \d+ tokens"
+    ):
         reranker.rerank(QUERY, {"a": ["short", "the ferry leaves " * 100]})
     assert len(reranker.generator.store) == 0, "nothing was read"
 

@@ -150,9 +150,11 @@ def test_C03_a_document_keeps_its_own_text_id_and_score(
 ) -> None:
     given_documents = [Document(t, id=i, metadata={"text": t}) for t, i in documents]
     result = reranker.rerank("q", {"s": given_documents}, scorer=ByLength())
-    assert [(d.text, d.id, d.score) for d in result] == [("gammas", "c", 6.0), ("alpha", "a", 5.0), ("beta!", "b", 5.0)] or [
-        (d.text, d.id, d.score) for d in result
-    ] == [("gammas", "c", 6.0), ("beta!", "b", 5.0), ("alpha", "a", 5.0)]
+    assert [(d.text, d.id, d.score) for d in result] == [
+        ("gammas", "c", 6.0),
+        ("alpha", "a", 5.0),
+        ("beta!", "b", 5.0),
+    ] or [(d.text, d.id, d.score) for d in result] == [("gammas", "c", 6.0), ("beta!", "b", 5.0), ("alpha", "a", 5.0)]
     for d in result:
         assert d.metadata == {"text": d.text}
         assert all(given_documents[p.rank - 1].text == d.text for p in d.provenance)
@@ -212,7 +214,9 @@ def test_C05_a_scorer_that_answers_for_too_few_documents_is_an_error(reranker: G
         reranker.rerank("q", {"a": DOCUMENTS}, scorer=Short())
 
 
-@pytest.mark.parametrize(("query", "error"), [("", ValueError), ("  ", ValueError), ("\u200b", ValueError), (None, TypeError)])
+@pytest.mark.parametrize(
+    ("query", "error"), [("", ValueError), ("  ", ValueError), ("\u200b", ValueError), (None, TypeError)]
+)
 def test_C06_a_missing_query_is_named(reranker: GradReranker, query: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="query must"):
         reranker.rerank(query, {"a": ["x"]})
@@ -265,7 +269,12 @@ def test_C10_metadata_that_cannot_be_copied_is_shared(reranker: GradReranker) ->
 
 
 def test_C11_no_retrieval_score_is_not_zero(reranker: GradReranker) -> None:
-    documents = [Document("a", score=None), Document("b", score=0.1), Document("c", score=-0.3), Document("d", score=0.0)]
+    documents = [
+        Document("a", score=None),
+        Document("b", score=0.1),
+        Document("c", score=-0.3),
+        Document("d", score=0.0),
+    ]
     result = reranker.rerank("q", {"bm25": [Document("a", score=14.2)], "dense": documents}, select_sources=False)
     found = {d.text: {n: p.score for n, p in d.sources.items()} for d in result}
     assert found == {"a": {"bm25": 14.2, "dense": None}, "b": {"dense": 0.1}, "c": {"dense": -0.3}, "d": {"dense": 0.0}}
@@ -398,9 +407,7 @@ def test_combinations_that_cannot_be_meant_are_errors_at_the_call(
 
 
 def test_C18_threads_get_what_one_thread_gets(reranker: GradReranker) -> None:
-    calls = [
-        (f"{QUERY} {i}", {"a": random.Random(i).sample(DOCUMENTS, 4)}, [None, 30, 16][i % 3]) for i in range(48)
-    ]
+    calls = [(f"{QUERY} {i}", {"a": random.Random(i).sample(DOCUMENTS, 4)}, [None, 30, 16][i % 3]) for i in range(48)]
 
     def run(call: tuple[str, dict[str, list[str]], int | None]) -> list[tuple[str, float]]:
         with warnings.catch_warnings():

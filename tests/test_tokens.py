@@ -178,7 +178,12 @@ def test_C24_a_thinking_template_keeps_what_it_adds_after_the_header() -> None:
 
 @pytest.mark.parametrize(
     ("template", "bos"),
-    [(None, True), ("{{ bos_token }}" + DROPS_SYSTEM, True), (DROPS_SYSTEM, True), ("{{ bos_token }}" + DROPS_SYSTEM, False)],
+    [
+        (None, True),
+        ("{{ bos_token }}" + DROPS_SYSTEM, True),
+        (DROPS_SYSTEM, True),
+        ("{{ bos_token }}" + DROPS_SYSTEM, False),
+    ],
 )
 def test_C24_exactly_one_bos(template: str | None, bos: bool) -> None:
     layout = layout_with(template, bos=bos)

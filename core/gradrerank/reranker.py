@@ -13,24 +13,19 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gradrerank.context.selection import Selection, rank_and_cut
-from gradrerank.documents import (
-    Document,
-    DroppedDocument,
-    RankedDocument,
-    RerankResult,
-    SourceReport,
-    SpanUtility,
-)
+from gradrerank.context.fusion import final_scores
+from gradrerank.context.selection import rank_and_cut
+from gradrerank.documents import Document, RerankResult
 from gradrerank.errors import NoSignalWarning, TruncationWarning
 from gradrerank.lm.loading import load_generator
+from gradrerank.reporting import cut_documents, ranked_documents, source_reports
 from gradrerank.scorers import Scorer, Scores, ScoringJob, as_scorer
-from gradrerank.scorers.checking import checked_scores, settle_near_ties
+from gradrerank.scorers.checking import checked_scores
 from gradrerank.settings import Settings
 from gradrerank.sources.combination import ChosenSources, choose_sources
 from gradrerank.sources.embedding import as_encoder
 from gradrerank.sources.pool import Candidate, Pool, build_pool, read_sources, restrict
-from gradrerank.sources.weights import Weights, check_weights, log_prior
+from gradrerank.sources.weights import Weights, check_weights
 from gradrerank.stopwatch import Stopwatch
 from gradrerank.targets import DraftWriter, Target, check_reference, resolve_target
 from gradrerank.validation import check_query
@@ -219,21 +214,15 @@ class GradReranker:
             _warn_without_signal(scores, active.name)
 
         with watch.stage("select"):
-            priors = [log_prior(c.sources, weights) / len(goal.continuation.target) for c in pool.candidates]
-            sums = [utility + prior for utility, prior in zip(scores.utilities, priors, strict=True)]
-            final = settle_near_ties(sums)
-            selection = rank_and_cut(final, top_n=use.top_n, min_score=use.min_score)
-            stages = [
-                {active.name: utility} | ({} if weights is None else {"prior": prior})
-                for utility, prior in zip(scores.utilities, priors, strict=True)
-            ]
-            ranked = _ranked(selection, pool.candidates, documents, final, stages, scores.spans)
+            final = final_scores(scores, pool.candidates, weights, len(goal.continuation.target), active.name)
+            selection = rank_and_cut(final.scores, top_n=use.top_n, min_score=use.min_score)
+            ranked = ranked_documents(selection, pool.candidates, documents, final, scores.spans)
 
         return RerankResult(
             query=query,
             documents=ranked,
-            sources=_reports(pool, selected, chosen, ranked),
-            dropped=pool.dropped + _cut(selection, pool.candidates, final),
+            sources=source_reports(pool, selected, chosen, ranked),
+            dropped=pool.dropped + cut_documents(selection, pool.candidates, final),
             timings=watch.seconds(),
             tokens=dict(tokens),
             scorer=active.name,
@@ -248,7 +237,9 @@ class GradReranker:
         """The combination of sources that maximises f(A); None where there is nothing to choose."""
         if not use.select_sources or len(sources) < 2:
             return None
-        return choose_sources(query, sources, self.encoder, source_lambda=use.source_lambda, max_sources=use.max_sources)
+        return choose_sources(
+            query, sources, self.encoder, source_lambda=use.source_lambda, max_sources=use.max_sources
+        )
 
     def _read(self, candidates: Sequence[Candidate], use: Settings) -> list[DocumentTokens]:
         documents = self.generator.layout.documents(
@@ -319,76 +310,11 @@ def _nothing_to_rank(query: str, pool: Pool, use: Settings, watch: Stopwatch) ->
     return RerankResult(
         query=query,
         documents=(),
-        sources=_reports(pool, (), None, ()),
+        sources=source_reports(pool, (), None, ()),
         dropped=pool.dropped,
         timings=watch.seconds(),
         scorer=as_scorer(use.scorer).name,
         target=use.target,
-    )
-
-
-def _ranked(
-    selection: Selection,
-    candidates: Sequence[Candidate],
-    documents: Sequence[DocumentTokens],
-    final: Sequence[float],
-    stages: Sequence[Mapping[str, float]],
-    spans: Sequence[Sequence[SpanUtility]],
-) -> tuple[RankedDocument, ...]:
-    return tuple(
-        RankedDocument(
-            text=candidates[i].text,
-            id=candidates[i].document.id,
-            title=candidates[i].title,
-            metadata=_copied(candidates[i].document.metadata),
-            score=final[i],
-            rank=rank,
-            provenance=candidates[i].provenance,
-            truncated=documents[i].truncated,
-            kept=documents[i].kept,
-            spans=tuple(spans[i]) if spans else (),
-            scores=stages[i],
-        )
-        for rank, i in enumerate(selection.kept, start=1)
-    )
-
-
-def _copied(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """A deep copy, so that writing to a result never reaches the caller's document.
-
-    A value that cannot be copied, such as an open file, is shared.
-    """
-    copied = {}
-    for key, value in metadata.items():
-        try:
-            copied[key] = copy.deepcopy(value)
-        except Exception:  # noqa: BLE001 - deepcopy raises whatever the value's class raises
-            copied[key] = value
-    return copied
-
-
-def _cut(selection: Selection, candidates: Sequence[Candidate], final: Sequence[float]) -> tuple[DroppedDocument, ...]:
-    return tuple(
-        DroppedDocument(candidates[i].document, candidates[i].provenance, reason, final[i])
-        for i, reason in selection.dropped
-    )
-
-
-def _reports(
-    pool: Pool, selected: Sequence[str], chosen: ChosenSources | None, ranked: Sequence[RankedDocument]
-) -> tuple[SourceReport, ...]:
-    """Chosen sources in the order of choice, then the others by name."""
-    found = Counter(name for document in ranked for name in document.sources)
-    return tuple(
-        SourceReport(
-            name=name,
-            selected=name in selected,
-            gain=None if chosen is None else chosen.gains.get(name),
-            relevance=None if chosen is None else chosen.relevance.get(name),
-            n_documents=pool.n_documents[name],
-            n_kept=found[name],
-        )
-        for name in [*selected, *(n for n in pool.n_documents if n not in selected)]
     )
 
 

@@ -1,0 +1,90 @@
+"""How well each scorer agrees with exact leave-one-out on the same caches.
+
+    python benchmarks/faithfulness.py ../shared/data/hotpotqa_train100.jsonl --questions 20
+
+Leave-one-out (scorer ``ablation``) is exact for *documents encoded on their own*, which is how this
+package reads them. It is not leave-one-out on one ordinary concatenated prompt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from pathlib import Path
+
+import numpy as np
+from questions import Question, read_questions
+from rich.console import Console
+from rich.table import Table
+from scipy.stats import spearmanr
+from tqdm.auto import tqdm
+
+from gradrerank import AblationScorer, GatesScorer, GradReranker, MixtureScorer, Scorer
+
+SCORERS: dict[str, Scorer] = {
+    "gates (z = 1)": GatesScorer(),
+    "gates (z = 1/n)": GatesScorer(z="uniform"),
+    "gates (path of 8 from 0 to 1)": GatesScorer(steps=8),
+    "gates (layers from half the depth up)": GatesScorer(layers=range(15, 30)),
+    "mixture": MixtureScorer(),
+    "mixture (8 steps)": MixtureScorer(steps=8),
+}
+
+
+def utilities(reranker: GradReranker, question: Question, scorer: Scorer, target: str) -> dict[str | None, float]:
+    """The utility of every document by its id."""
+    reference = question.answers[0] if target == "reference" else None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # documents cut at --max-document-tokens, on purpose
+        result = reranker.rerank(question.text, question.sources, scorer=scorer, target=target, reference=reference)
+    return {d.id: d.score for d in result}
+
+
+def agreement(reranker: GradReranker, questions: list[Question], target: str) -> dict[str, list[float]]:
+    """Spearman correlation with leave-one-out for each scorer, one number a question."""
+    found: dict[str, list[float]] = {name: [] for name in SCORERS}
+    for question in tqdm(questions, desc=f"target {target}", unit="question"):
+        truth = utilities(reranker, question, AblationScorer(), target)
+        for name, scorer in SCORERS.items():
+            estimate = utilities(reranker, question, scorer, target)
+            found[name].append(float(spearmanr([estimate[i] for i in truth], list(truth.values())).statistic))
+    return found
+
+
+def bootstrap(values: list[float], draws: int = 2000) -> tuple[float, float]:
+    """95% interval of the mean over questions."""
+    rng = np.random.default_rng(0)
+    means = rng.choice(values, (draws, len(values))).mean(1)
+    low, high = np.quantile(means, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def main() -> None:
+    """Measure and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--questions", type=int, default=20)
+    parser.add_argument("--targets", nargs="+", default=["reference", "query"], choices=["reference", "query", "draft"])
+    parser.add_argument("--max-document-tokens", type=int, default=120)
+    parser.add_argument("--model", default=None)
+    options = parser.parse_args()
+    questions = list(read_questions(options.data, options.questions))
+    reranker = GradReranker(options.model, select_sources=False, max_document_tokens=options.max_document_tokens)
+    table = Table(
+        title=f"Spearman with leave-one-out on the same caches, {len(questions)} questions, {options.data.name}"
+    )
+    table.add_column("scorer")
+    for target in options.targets:
+        table.add_column(f"target {target}", justify="right")
+    columns = {target: agreement(reranker, questions, target) for target in options.targets}
+    for name in SCORERS:
+        cells = []
+        for target in options.targets:
+            low, high = bootstrap(columns[target][name])
+            cells.append(f"{np.mean(columns[target][name]):.3f} [{low:.2f}, {high:.2f}]")
+        table.add_row(name, *cells)
+    Console(width=110).print(table)
+
+
+if __name__ == "__main__":
+    main()
