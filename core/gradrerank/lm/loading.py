@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from gradrerank.errors import InvalidArgumentError, InvalidTypeError, ModelLoadError
 from gradrerank.lm.embedded import HUB_NAME, embedded_model_folder
+from gradrerank.quiet import quiet_if_local
 
 if TYPE_CHECKING:
     import torch
@@ -74,28 +73,13 @@ def _load_named(
     where = str(folder) if folder else (name or HUB_NAME)
     try:
         # A model that is built inside inference mode could never take part in a backward pass.
-        with torch.inference_mode(False), _quiet(folder is not None):
+        with torch.inference_mode(False), quiet_if_local(where):
             weights: Any = AutoModelForCausalLM.from_pretrained(where, dtype=dtype or "auto")
             weights = weights.to(place)
         tokenizer = AutoTokenizer.from_pretrained(where)
     except (OSError, ValueError, ImportError, RuntimeError) as error:
         raise ModelLoadError(f"model {name or HUB_NAME!r} could not be loaded: {error}{_advice(name)}") from error
     return weights, tokenizer, name or HUB_NAME
-
-
-@contextmanager
-def _quiet(quiet: bool) -> Iterator[None]:
-    """Hide the progress bar of a load that takes no time; a download keeps its own."""
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    if quiet and shown:
-        logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if quiet and shown:
-            logging.enable_progress_bar()
 
 
 def _advice(name: str | None) -> str:

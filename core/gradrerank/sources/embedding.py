@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradrerank.errors import InvalidArgumentError, InvalidTypeError, ModelLoadError, ScoringError
+from gradrerank.quiet import quiet_if_local
 from gradrerank.validation import check_count
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ class SentenceEncoder:
             from sentence_transformers import SentenceTransformer
 
             # Weights made inside a caller's inference mode would be of no use outside it.
-            with torch.inference_mode(False):
+            with torch.inference_mode(False), quiet_if_local(name):
                 return SentenceTransformer(name, device=self.device)
         except Exception as error:
             raise ModelLoadError(
