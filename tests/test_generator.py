@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import DOCUMENTS, QUERY, tiny, tiny_model, tiny_tokenizer
 
-from gradrerank import GradReranker
+from gradrerank import Document, GradReranker
 from gradrerank.errors import ContextOverflowError, InvalidArgumentError
 from gradrerank.lm.generator import Generator
 from gradrerank.lm.kv_store import DocumentCache, DocumentStore
@@ -163,10 +163,8 @@ def test_C27_limit_is_the_smallest_that_is_set(own: int | None, tokenizer: int, 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_C27_a_document_over_the_context_is_an_error_that_names_it_before_the_model_is_called(family: str) -> None:
     reranker = GradReranker(tiny(family), max_context=120)
-    with pytest.raises(
-        ContextOverflowError, match=r"document 'the ferry .* longer than the model's context: \d+ tokens"
-    ):
-        reranker.rerank(QUERY, {"a": ["short", "the ferry leaves " * 100]})
+    with pytest.raises(ContextOverflowError, match=r"document 'long' is longer than the model's context: \d+ tokens"):
+        reranker.rerank(QUERY, {"a": ["short", Document("the ferry leaves " * 100, id="long")]})
     assert len(reranker.generator.store) == 0, "nothing was read"
 
 
@@ -200,8 +198,6 @@ def test_C26_a_long_document_is_cut_with_one_warning_and_returned_whole() -> Non
     reranker = GradReranker(tiny(), max_document_tokens=40)
     long = "The tram runs. " * 300 + "The ferry leaves at nine."
     with pytest.warns(UserWarning, match=r"1 documents are longer than max_document_tokens=40 .*'n1'") as caught:
-        from gradrerank import Document
-
         result = reranker.rerank(QUERY, {"a": [Document(long, id="n1"), "short"]})
     assert len([w for w in caught if "longer than" in str(w.message)]) == 1
     cut = next(d for d in result if d.id == "n1")
@@ -298,3 +294,9 @@ def test_a_model_of_another_kind_is_refused(model: Any) -> None:
 def test_a_name_that_is_no_model_is_a_clear_error() -> None:
     with pytest.raises(RuntimeError, match=r"model '/no/such/folder' could not be loaded"):
         GradReranker("/no/such/folder")
+
+
+@pytest.mark.parametrize("device", ["toaster", "cuda:97"])
+def test_a_device_that_cannot_be_used_is_named(device: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"device '{device}' cannot be used"):
+        GradReranker(device=device)

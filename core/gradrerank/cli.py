@@ -115,20 +115,14 @@ def rank(
 
 def _check_early(query: str, call: Mapping[str, Any], reference: str | None, device: str | None) -> None:
     """Find what cannot be meant before a model is loaded."""
+    from gradrerank.lm.loading import usable_device
     from gradrerank.settings import Settings
     from gradrerank.targets import check_reference
 
     check_query(query)
     Settings(**call)
     check_reference(call["target"], reference)
-    if device is not None:
-        import torch
-
-        try:
-            torch.empty(1, device=device)
-        except (RuntimeError, AssertionError, NotImplementedError) as error:
-            reason = str(error).partition("\n")[0]
-            raise InvalidArgumentError(f"device {device!r} cannot be used: {reason}") from error
+    usable_device(device)
 
 
 def _ranked(

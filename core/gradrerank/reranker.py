@@ -205,7 +205,7 @@ class GradReranker:
         with watch.stage("target"):
             documents = self._read(pool.candidates, use)
             goal = self._target(query, documents, use, reference, tokens)
-            self.generator.check_fits(documents, goal.continuation)
+            self.generator.check_fits(documents, goal.continuation, [_name(c) for c in pool.candidates])
 
         with watch.stage("score"):
             job = ScoringJob(query, documents, goal.continuation, self.generator, use.top_n, tokens)
@@ -247,7 +247,7 @@ class GradReranker:
         )
         cut = [c for c, d in zip(candidates, documents, strict=True) if d.truncated]
         if cut:
-            names = ", ".join(repr(c.document.id or c.text[:30]) for c in cut[:10])
+            names = ", ".join(repr(_name(c)) for c in cut[:10])
             more = f" and {len(cut) - 10} more" if len(cut) > 10 else ""
             warnings.warn(
                 f"{len(cut)} documents are longer than max_document_tokens={use.max_document_tokens} and were read "
@@ -304,6 +304,11 @@ class GradReranker:
         """Load the model again."""
         self.__dict__.update(state)
         self.generator = load_generator(**self._loading)
+
+
+def _name(candidate: Candidate) -> str:
+    """What to call a document in a message: its id, or how it begins."""
+    return candidate.document.id or candidate.text[:40]
 
 
 def _nothing_to_rank(query: str, pool: Pool, use: Settings, watch: Stopwatch) -> RerankResult:

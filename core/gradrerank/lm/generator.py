@@ -263,8 +263,13 @@ class Generator:
             slopes = torch.autograd.grad(loss.sum(), list(leaves.values()))
         return GateGradients(loss.detach(), token_losses.detach(), torch.stack(slopes, dim=1))
 
-    def check_fits(self, documents: Sequence[DocumentTokens], continuation: Continuation) -> None:
+    def check_fits(self, documents: Sequence[DocumentTokens], continuation: Continuation, names: Sequence[str]) -> None:
         """Check the lengths before anything passes through the model.
+
+        Args:
+            documents: n documents.
+            continuation: Question and target.
+            names: What to call each of the n documents in the message.
 
         Raises:
             ContextOverflowError: When the longest document with prefix, question and target is
@@ -279,7 +284,7 @@ class Generator:
         if at is None or len(self.layout.prefix) + len(continuation) >= self.limit:
             raise ContextOverflowError(f"the query does not fit: {frame} tokens of a context of {self.limit}")
         raise ContextOverflowError(
-            f"document {documents[at].text[:40]!r}... is longer than the model's context: {longest} tokens with "
+            f"document {names[at]!r} is longer than the model's context: {longest} tokens with "
             f"{frame} tokens are more than {self.limit}; pass max_document_tokens to read only its beginning"
         )
 

@@ -66,8 +66,8 @@ def _load_named(
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    place = usable_device(device)
     folder = embedded_model_folder() if name is None else None
-    place = torch.device(device or "cpu")
     if dtype is None and place.type == "cpu":
         dtype = torch.float32
     where = str(folder) if folder else (name or HUB_NAME)
@@ -80,6 +80,27 @@ def _load_named(
     except (OSError, ValueError, ImportError, RuntimeError) as error:
         raise ModelLoadError(f"model {name or HUB_NAME!r} could not be loaded: {error}{_advice(name)}") from error
     return weights, tokenizer, name or HUB_NAME
+
+
+def usable_device(device: str | torch.device | None) -> torch.device:
+    """The device, tried before seconds go into a load.
+
+    Args:
+        device: Name of a device; None is the CPU.
+
+    Raises:
+        InvalidArgumentError: When there is no such device here.
+    """
+    import torch
+
+    try:
+        place = torch.device(device or "cpu")
+        torch.empty(1, device=place)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        # A build without CUDA answers with an AssertionError.
+        reason = str(error).partition("\n")[0]
+        raise InvalidArgumentError(f"device {device!r} cannot be used: {reason}") from error
+    return place
 
 
 def _advice(name: str | None) -> str:
