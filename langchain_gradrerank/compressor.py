@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from typing import Any, Self
 
 from langchain_core.callbacks import Callbacks, adispatch_custom_event, dispatch_custom_event
@@ -214,14 +215,20 @@ class GradRerankCompressor(BaseDocumentCompressor):
 
         async def work(given: dict[str, Any], config: RunnableConfig) -> list[Document]:
             loop = asyncio.get_running_loop()
+            drafts: list[Future[str]] = []
 
             async def ask(prompt: str) -> str:
                 return _text_of(await self.llm.ainvoke(prompt, config=config))
 
             def write(query: str, texts: list[str]) -> str:  # called in the thread that ranks
-                return asyncio.run_coroutine_threadsafe(ask(self._draft_prompt(query, texts)), loop).result()
+                drafts.append(asyncio.run_coroutine_threadsafe(ask(self._draft_prompt(query, texts)), loop))
+                return drafts[-1].result()
 
-            ranked, told = await run_blocking(self._rank, found, query, self._settings(settings, write))
+            try:
+                ranked, told = await run_blocking(self._rank, found, query, self._settings(settings, write))
+            finally:  # a cancellation reaches the llm too, and frees the thread that waits for it
+                for draft in drafts:
+                    draft.cancel()
             await adispatch_custom_event(EVENT, told, config=config)
             return ranked
 

@@ -28,7 +28,7 @@ from gradrerank.adapting import (
     fetch_all,
     merged_pool,
 )
-from gradrerank.errors import InvalidArgumentError
+from gradrerank.errors import InvalidArgumentError, InvalidTypeError
 from gradrerank.sources.weights import check_weights
 from gradrerank.validation import check_query
 from langchain_gradrerank.compressor import GradRerankCompressor
@@ -187,7 +187,10 @@ class MultiSourceRetriever(BaseRetriever):
     def _check_weights(cls, value: Any, info: ValidationInfo) -> dict[str, float] | None:
         if value is None or "sources" not in info.data:
             return None
-        return check_weights(value, list(info.data["sources"]))
+        try:
+            return check_weights(value, list(info.data["sources"]))
+        except InvalidTypeError as error:
+            raise InvalidArgumentError(str(error)) from error
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
