@@ -75,7 +75,7 @@ def test_gradient_of_one_head_equals_the_finite_difference_in_that_head(exact: G
         gates = [torch.ones(1, exact.n_heads, n, dtype=torch.float64) for _ in range(exact.n_layers)]
         gates[layer][0, head, document] = value
         with exact.exact_mode(grad=False):
-            return float(exact._token_losses(memory, continuation, gates).mean())
+            return float(exact.token_losses(memory, [continuation], gates).mean)
 
     slope = (loss_at(1 + step) - loss_at(1 - step)) / (2 * step)
     assert found.gradients[0, 0, head, document].item() == pytest.approx(slope, rel=1e-3, abs=1e-10)
@@ -190,11 +190,11 @@ def eager_loss_and_slope(
 def test_caches_do_not_depend_on_neighbours_batch_size_or_order(family: str) -> None:
     reference = generator_of(family, dtype=torch.float32, batch_size=1)
     documents = reference.layout.documents([(None, text) for text in DOCUMENTS])
-    alone = [reference.read([document])[0] for document in documents]
+    alone = [reference.reader.read([document.ids])[0] for document in documents]
     for batch_size in (1, 3, 16):
         generator = generator_of(family, dtype=torch.float32, batch_size=batch_size)
         order = [3, 0, 4, 1, 2]
-        for index, cache in zip(order, generator.read([documents[i] for i in order]), strict=True):
+        for index, cache in zip(order, generator.reader.read([documents[i].ids for i in order]), strict=True):
             torch.testing.assert_close(cache.keys, alone[index].keys, rtol=1e-4, atol=1e-5)
             torch.testing.assert_close(cache.values, alone[index].values, rtol=1e-4, atol=1e-5)
 

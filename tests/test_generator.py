@@ -130,7 +130,7 @@ class RaisesInBackward:
         memory = job.generator.remember(job.documents)
         with job.generator.exact_mode(grad=True):
             gates = [torch.ones(1, 4, len(job.documents), requires_grad=True) for _ in range(3)]
-            loss = job.generator._token_losses(memory, job.continuation, gates).mean()
+            loss = job.generator.token_losses(memory, [job.continuation], gates).mean.sum()
             loss.register_hook(lambda grad: 1 / 0)
             try:
                 torch.autograd.grad(loss, gates)
@@ -142,7 +142,7 @@ def test_C29_weights_are_shared_not_copied() -> None:
     model, tokenizer = tiny()
     generator = Generator(model, tokenizer)
     theirs = {p.data_ptr() for p in model.parameters()}
-    for view in (generator.plain, generator._gated):
+    for view in (generator.plain, generator.engine._gated):
         assert {p.data_ptr() for p in view.parameters()} == theirs
         assert not any(p.requires_grad for p in view.parameters())
 
@@ -224,15 +224,15 @@ def cache_of(n_bytes: int) -> DocumentCache:
 def test_store_counts_its_bytes_and_lets_the_least_recently_used_go() -> None:
     store = DocumentStore(capacity=100)
     for name in "abc":
-        store.put((name, (), ()), cache_of(30))
+        store.put(name, cache_of(30))
     assert (len(store), store.nbytes) == (3, 90)
-    assert store.get(("a", (), ())) is not None
-    store.put(("d", (), ()), cache_of(40))
-    assert store.get(("b", (), ())) is None, "b was used least recently"
-    assert store.get(("a", (), ())) is not None
+    assert store.get("a") is not None
+    store.put("d", cache_of(40))
+    assert store.get("b") is None, "b was used least recently"
+    assert store.get("a") is not None
     assert store.nbytes == 100
-    store.put(("e", (), ()), cache_of(200))
-    assert store.get(("e", (), ())) is None, "larger than the store"
+    store.put("e", cache_of(200))
+    assert store.get("e") is None, "larger than the store"
     assert store.nbytes <= 100
     store.clear()
     assert (len(store), store.nbytes) == (0, 0)
@@ -242,7 +242,7 @@ def test_store_counts_its_bytes_and_lets_the_least_recently_used_go() -> None:
 def test_store_never_holds_more_than_its_capacity(puts: list[tuple[str, int]]) -> None:
     store = DocumentStore(capacity=60)
     for name, half in puts:
-        store.put((name, (), ()), cache_of(2 * half))
+        store.put(name, cache_of(2 * half))
         assert store.nbytes == sum(c.nbytes for c in store._entries.values()) <= 60
 
 

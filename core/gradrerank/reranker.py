@@ -8,6 +8,7 @@ by its gradient, cut the ranking.
 from __future__ import annotations
 
 import copy
+import os
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 from gradrerank.context.fusion import final_scores
 from gradrerank.context.selection import rank_and_cut
 from gradrerank.documents import Document, RerankResult
-from gradrerank.errors import NoSignalWarning, TruncationWarning
+from gradrerank.errors import InvalidArgumentError, NoSignalWarning, TruncationWarning
+from gradrerank.lm.disk_store import DiskStore
+from gradrerank.lm.kv_store import DocumentStore
 from gradrerank.lm.loading import load_generator
 from gradrerank.reporting import cut_documents, ranked_documents, source_reports
 from gradrerank.scorers import Scorer, Scores, ScoringJob, as_scorer
@@ -77,7 +80,9 @@ class GradReranker:
         prompt: The words around the documents.
         use_chat_template: False uses a plain prompt even where there is a chat template.
         max_context: Most tokens of a prompt; None takes the model's own limit.
-        cache_bytes: Most bytes of document caches that are kept for later calls.
+        cache_bytes: Most bytes of document caches that are held in memory for later calls; None is 1 GiB.
+        cache_folder: Where document caches are kept on disk for later processes; None keeps none.
+        store: A ready store of document caches, to be shared by several rerankers.
 
     Raises:
         InvalidArgumentError: When an argument cannot be used.
@@ -119,6 +124,8 @@ class GradReranker:
         use_chat_template: bool | None = None,
         max_context: int | None = None,
         cache_bytes: int | None = None,
+        cache_folder: str | os.PathLike[str] | None = None,
+        store: DocumentStore | None = None,
     ) -> None:
         self.settings = Settings(
             scorer=scorer,
@@ -141,7 +148,7 @@ class GradReranker:
             "use_chat_template": use_chat_template,
             "max_context": max_context,
             "batch_size": batch_size,
-            "cache_bytes": cache_bytes,
+            "store": _store(store, cache_bytes, cache_folder),
         }
         given = {name: value for name, value in options.items() if value is not None}
         self._loading = {"model": model, "device": device, "dtype": dtype, **given}
@@ -304,6 +311,18 @@ class GradReranker:
         """Load the model again."""
         self.__dict__.update(state)
         self.generator = load_generator(**self._loading)
+
+
+def _store(
+    store: DocumentStore | None, capacity: int | None, folder: str | os.PathLike[str] | None
+) -> DocumentStore | None:
+    """The store that the caller asks for, or None where none is described."""
+    if store is not None and (capacity is not None or folder is not None):
+        raise InvalidArgumentError("store is ready made; cache_bytes and cache_folder describe another one")
+    if store is not None or (capacity is None and folder is None):
+        return store
+    disk = None if folder is None else DiskStore(folder)
+    return DocumentStore(1 << 30 if capacity is None else capacity, disk)
 
 
 def _name(candidate: Candidate) -> str:

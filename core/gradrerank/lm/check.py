@@ -49,7 +49,11 @@ def _difference(generator: Generator) -> float:
     new = continuation.question + continuation.target[:-1]
     with generator.exact_mode(grad=False):
         ordinary = torch.tensor([layout.prefix + document.ids + new], device=generator.device)
-        expected = generator.plain(input_ids=ordinary, use_cache=False).logits[0, -len(continuation.target) :].float()
-        memory = generator.remember([document])
-        found = generator.logits(memory, continuation, torch.ones(1, 1))[0].float()
+        expected = (
+            generator.plain(input_ids=ordinary, use_cache=False, logits_to_keep=len(continuation.target))
+            .logits[0]
+            .float()
+        )
+        memory = generator.reader.assemble(generator.reader.encode([document.ids]))
+        found = generator.logits(memory, continuation).float()
         return float((found - expected).abs().max() / expected.abs().max().clamp(min=1e-6))

@@ -63,7 +63,8 @@ class Reading:
         positions: [T], positions of the new tokens.
         gates: For each layer [rows, heads, S], or None for a layer at z = 1 without gradient. An
             empty list gates nothing.
-        record: Whether to keep the keys and values of the new tokens.
+        record_layers: Layers whose keys and values are kept, after which the pass ends; None keeps those
+            of all layers and runs to the end, 0 keeps nothing.
         keys: Recorded keys by layer, each [rows, kv_heads, T, key_dim].
         values: Recorded values by layer, each [rows, kv_heads, T, value_dim].
         layer: Number of attention layers that have run.
@@ -73,7 +74,7 @@ class Reading:
     memory: Memory | None
     positions: Tensor
     gates: list[Tensor | None] = field(default_factory=list)
-    record: bool = False
+    record_layers: int | None = 0
     keys: list[Tensor] = field(default_factory=list)
     values: list[Tensor] = field(default_factory=list)
     layer: int = 0
@@ -90,6 +91,10 @@ class Reading:
                 mask &= self.positions[:, None] - seen[None, :] < window
             self.masks[window] = mask
         return self.masks[window]
+
+
+class EverythingRecorded(Exception):
+    """Ends a forward pass when the keys and values that it was made for are there."""
 
 
 _ACTIVE: ContextVar[Reading | None] = ContextVar("gradrerank_reading", default=None)
@@ -144,9 +149,11 @@ def _attention(
         if kwargs.get(name) is not None:
             raise UnsupportedModelError(f"its attention uses {name!r}, which gates do not support")
     layer, job.layer = job.layer, job.layer + 1
-    if job.record:
+    if job.record_layers != 0:
         job.keys.append(key)
         job.values.append(value)
+        if job.layer == job.record_layers:
+            raise EverythingRecorded
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     gates = job.gates[layer] if job.gates else None
     if job.memory is None or gates is None:

@@ -1,15 +1,14 @@
-"""The frozen language model: read documents once, then ask what they are worth.
+"""What the frozen language model is asked: how well does it predict a target behind some documents?
 
-``Generator`` reads documents into caches, gives the loss of a target behind them under any gates,
-its gradient in the gates, and writes drafts. It knows nothing of ranking.
+``Generator`` gives the loss of a target under any gates, its gradient in the gates, and writes
+drafts. It knows nothing of ranking.
 """
 
 from __future__ import annotations
 
-import uuid
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,19 +16,37 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from gradrerank.errors import ContextOverflowError, UnsupportedModelError
-from gradrerank.lm import gates as gated
+from gradrerank.errors import ContextOverflowError
 from gradrerank.lm.check import check_gates
+from gradrerank.lm.engine import Engine
 from gradrerank.lm.gates import Memory, Reading
-from gradrerank.lm.kv_store import DocumentCache, DocumentStore, StoreKey
-from gradrerank.lm.limits import check_memory, context_limit
+from gradrerank.lm.kv_store import DocumentStore
+from gradrerank.lm.limits import context_limit
 from gradrerank.lm.prompt import Continuation, DocumentTokens, PromptLayout, PromptTexts
+from gradrerank.lm.reader import Reader
 from gradrerank.lm.tokens import ContentTokenizer
-from gradrerank.lm.view import private_view
 from gradrerank.validation import check_count, check_optional_count
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLosses:
+    """Loss of every token of the target, for several rows.
+
+    Args:
+        losses: [rows, K] negative log-likelihoods in nats; 0 where a row's target has no token.
+        counts: [rows], number of target tokens of each row.
+    """
+
+    losses: Tensor
+    counts: Tensor
+
+    @property
+    def mean(self) -> Tensor:
+        """[rows], mean over the target's tokens."""
+        return self.losses.sum(-1) / self.counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +55,10 @@ class GateGradients:
 
     Args:
         loss: [rows], mean negative log-likelihood of the target's tokens, in nats.
-        token_losses: [rows, target tokens].
         gradients: [rows, layers, heads, S] for the layers that were asked for.
     """
 
     loss: Tensor
-    token_losses: Tensor
     gradients: Tensor
 
 
@@ -57,7 +72,7 @@ class Generator:
         texts: The words around the documents.
         use_chat_template: None uses the chat template where there is one; False never does.
         max_context: Most tokens of a prompt; None takes the model's own limit.
-        cache_bytes: Most bytes of document caches that are kept for later calls.
+        store: Where document caches are kept, to be shared by several generators; None makes one.
         batch_size: Documents that are read together.
 
     Raises:
@@ -79,98 +94,57 @@ class Generator:
         texts: PromptTexts | None = None,
         use_chat_template: bool | None = None,
         max_context: int | None = None,
-        cache_bytes: int = 1 << 30,
+        store: DocumentStore | None = None,
         batch_size: int = 16,
     ) -> None:
         self.name = name or getattr(model, "name_or_path", "") or type(model).__name__
-        rows = int(_embedding(model).shape[0])
-        self.tokenizer = ContentTokenizer(tokenizer, name=self.name, vocabulary=rows)
+        self.engine = Engine(model, self.name)
+        self.tokenizer = ContentTokenizer(tokenizer, name=self.name, vocabulary=len(self.engine.embedding))
         self.layout = PromptLayout(self.tokenizer, texts, name=self.name, use_chat_template=use_chat_template)
-        self.limit = context_limit(
-            model.config, self.tokenizer.model_max_length, check_optional_count("max_context", max_context)
+        max_context = check_optional_count("max_context", max_context)
+        self.limit = context_limit(model.config, self.tokenizer.model_max_length, max_context)
+        self.reader = Reader(
+            self.engine,
+            self.layout.prefix,
+            limit=self.limit,
+            store=DocumentStore() if store is None else store,
+            batch_size=check_count("batch_size", batch_size),
         )
-        self.store = DocumentStore(cache_bytes)
-        self.batch_size = check_count("batch_size", batch_size)
-        gated.register()
-        self.plain = private_view(model)
-        self._gated = private_view(model, attention=gated.ATTENTION_NAME)
-        self._identity = uuid.uuid4().hex
-        self._prefix: tuple[str, Memory] | None = None
         check_gates(self)
-        self.store.clear()
+
+    @property
+    def plain(self) -> PreTrainedModel:
+        """A private view of the model as it is."""
+        return self.engine.plain
+
+    @property
+    def store(self) -> DocumentStore:
+        """Where document caches are kept."""
+        return self.reader.store
 
     @property
     def device(self) -> torch.device:
-        """Device of the model's input embedding."""
-        return _embedding(self.plain).device
+        """Device of the model."""
+        return self.engine.device
 
     @property
     def dtype(self) -> torch.dtype:
-        """Floating-point type of the model's input embedding."""
-        return _embedding(self.plain).dtype
+        """Floating-point type of the model."""
+        return self.engine.dtype
 
     @property
     def n_layers(self) -> int:
         """Number of attention layers."""
-        return int(self.prefix().keys.shape[0])
+        return self.reader.n_layers
 
     @property
     def n_heads(self) -> int:
         """Number of query heads of each layer."""
-        heads: int = self.plain.config.get_text_config().num_attention_heads
-        return heads
-
-    def fingerprint(self) -> str:
-        """Changes when another model, other weights or another dtype would give other caches.
-
-        In-place updates of the weights are seen by the version counters of their tensors.
-        """
-        versions = sum(p._version for p in self.plain.parameters())
-        return f"{self._identity}:{self.dtype}:{versions}"
+        return self.engine.n_heads
 
     def exact_mode(self, *, grad: bool) -> AbstractContextManager[Any]:
-        """Gradient mode for one computation, whatever mode the caller's thread is in.
-
-        Inference mode must be left, since its tensors cannot be saved for a backward pass, and
-        autocast would make the numbers depend on the caller.
-        """
-        stack = ExitStack()
-        stack.enter_context(torch.inference_mode(False))
-        stack.enter_context(torch.enable_grad() if grad else torch.no_grad())
-        stack.enter_context(torch.autocast(self.device.type, enabled=False))
-        return stack
-
-    # -- reading documents ---------------------------------------------------------------------
-
-    def read(self, documents: Sequence[DocumentTokens], tokens: Counter[str] | None = None) -> list[DocumentCache]:
-        """Encode documents into caches, each on its own right after the prefix.
-
-        Args:
-            documents: n documents; one that is in the store sends no token through the model.
-            tokens: Counts the tokens that did, under ``"documents"``.
-
-        Returns:
-            n caches in the same order.
-
-        Raises:
-            ContextOverflowError: When a document is longer than the context, or all of them are more
-                than fits in memory.
-        """
-        prefix, fingerprint = self.prefix(), self.fingerprint()
-        keys: list[StoreKey] = [(fingerprint, self.layout.prefix, d.ids) for d in documents]
-        found = {key: cache for key in dict.fromkeys(keys) if (cache := self.store.get(key)) is not None}
-        missing = sorted(set(keys) - set(found), key=lambda key: (len(key[2]), key[2]))
-        n_new = sum(len(key[2]) for key in missing)
-        per_token = (prefix.keys.nbytes + prefix.values.nbytes) // max(len(self.layout.prefix), 1)
-        check_memory(n_new + sum(map(len, documents)), len(documents), per_token, self.device)
-        for start in range(0, len(missing), self.batch_size):
-            batch = missing[start : start + self.batch_size]
-            for key, cache in zip(batch, self._encode([key[2] for key in batch], prefix), strict=True):
-                found[key] = cache
-                self.store.put(key, cache)
-        if tokens is not None:
-            tokens["documents"] += n_new
-        return [found[key] for key in keys]
+        """See :meth:`gradrerank.lm.engine.Engine.exact_mode`."""
+        return self.engine.exact_mode(grad=grad)
 
     def remember(
         self,
@@ -184,32 +158,15 @@ class Generator:
             documents: n documents.
             spans: For each document the span index of each of its tokens; None makes every document
                 one span, in order.
-            tokens: See :meth:`read`.
+            tokens: Counts the tokens that pass through the model, under ``"documents"``.
 
         Returns:
             The memory that a continuation attends to.
         """
-        caches = self.read(documents, tokens)
-        prefix = self.prefix()
-        if spans is None:
-            spans = [[i] * len(d) for i, d in enumerate(documents)]
-        n_spans = 1 + max((max(s) for s in spans if len(s)), default=-1)
-        first = len(self.layout.prefix)
-        positions = [torch.arange(first), *(torch.arange(first, first + len(d)) for d in documents)]
-        owner = [n_spans] * first + [span for document in spans for span in document]
-        with self.exact_mode(grad=False):
-            return Memory(
-                keys=torch.cat([prefix.keys, *(c.keys for c in caches)], dim=2),
-                values=torch.cat([prefix.values, *(c.values for c in caches)], dim=2),
-                positions=torch.cat(positions).to(self.device),
-                spans=torch.tensor(owner, device=self.device),
-                n_spans=n_spans,
-            )
-
-    # -- the loss behind the documents ---------------------------------------------------------
+        return self.reader.assemble(self.reader.read([d.ids for d in documents], tokens), spans)
 
     def losses(self, memory: Memory, continuation: Continuation, gates: Tensor) -> Tensor:
-        """Loss of the target under several settings of the gates, without gradient.
+        """Loss of one target under several settings of the gates, without gradient.
 
         Args:
             memory: What the model has read.
@@ -220,48 +177,62 @@ class Generator:
             [rows, target tokens] negative log-likelihoods in nats, float32 or wider.
         """
         with self.exact_mode(grad=False):
-            return self._token_losses(memory, continuation, [self._per_head(gates)] * self.n_layers)
-
-    def logits(self, memory: Memory, continuation: Continuation, gates: Tensor) -> Tensor:
-        """Logits that predict the target, without gradient.
-
-        Args:
-            memory: What the model has read.
-            continuation: Question and target.
-            gates: [rows, S], the same for all layers and heads.
-
-        Returns:
-            [rows, target tokens, vocabulary] logits in the model's dtype.
-        """
-        with self.exact_mode(grad=False):
-            return self._target_logits(memory, continuation, [self._per_head(gates)] * self.n_layers)
+            shared = [self._per_head(gates)] * self.n_layers
+            return self.token_losses(memory, [continuation] * len(gates), shared).losses
 
     def gate_gradients(
-        self, memory: Memory, continuation: Continuation, gates: Tensor, layers: Sequence[int] | None = None
+        self,
+        memory: Memory,
+        continuations: Continuation | Sequence[Continuation],
+        gates: Tensor,
+        layers: Sequence[int] | None = None,
     ) -> GateGradients:
-        """Loss of the target and its gradient in the gate of every layer, head and span.
+        """Loss of targets and its gradient in the gate of every layer, head and span.
 
         The backward pass stops at the lowest of the layers that are asked for.
 
         Args:
             memory: What the model has read.
-            continuation: Question and target.
+            continuations: Question and target of each row, or one for all rows.
             gates: [rows, S], the point at which the gradient is taken.
             layers: Layers whose gates get a gradient; None for all.
 
         Returns:
             Loss and gradients; the gradient of a row's loss in its own gates.
         """
+        rows = [continuations] * len(gates) if isinstance(continuations, Continuation) else continuations
         chosen = list(range(self.n_layers)) if layers is None else list(layers)
         with self.exact_mode(grad=True):
             shared = self._per_head(gates.detach())
             leaves = {i: shared.clone().requires_grad_() for i in chosen}
-            token_losses = self._token_losses(
-                memory, continuation, [leaves.get(i, shared) for i in range(self.n_layers)]
-            )
-            loss = token_losses.mean(-1)
+            loss = self.token_losses(memory, rows, [leaves.get(i, shared) for i in range(self.n_layers)]).mean
             slopes = torch.autograd.grad(loss.sum(), list(leaves.values()))
-        return GateGradients(loss.detach(), token_losses.detach(), torch.stack(slopes, dim=1))
+        return GateGradients(loss.detach(), torch.stack(slopes, dim=1))
+
+    def token_losses(self, memory: Memory, rows: Sequence[Continuation], gates: Sequence[Tensor]) -> TokenLosses:
+        """Losses of targets behind a memory, in the gradient mode that is on.
+
+        Rows are padded on the right, and only positions that predict some row's target are projected.
+
+        Args:
+            memory: What the model has read.
+            rows: Question and target of each row.
+            gates: For each layer [rows, heads, S].
+
+        Returns:
+            The losses; rows of equal lengths have no padding.
+        """
+        logits, labels = self._target_logits(memory, rows, gates)
+        wide = logits.to(self.engine.wide)
+        losses = functional.cross_entropy(wide.flatten(0, 1), labels.flatten(), reduction="none", ignore_index=_NONE)
+        counts = torch.tensor([len(row.target) for row in rows], device=self.device)
+        return TokenLosses(losses.view(labels.shape), counts)
+
+    def logits(self, memory: Memory, continuation: Continuation) -> Tensor:
+        """[target tokens, vocabulary] logits that predict a target with all gates open."""
+        with self.exact_mode(grad=False):
+            gates = [self._per_head(torch.ones(1, memory.n_spans))] * self.n_layers
+            return self._target_logits(memory, [continuation], gates)[0][0]
 
     def check_fits(self, documents: Sequence[DocumentTokens], continuation: Continuation, names: Sequence[str]) -> None:
         """Check the lengths before anything passes through the model.
@@ -287,8 +258,6 @@ class Generator:
             f"document {names[at]!r} is longer than the model's context: {longest} tokens with "
             f"{frame} tokens are more than {self.limit}; pass max_document_tokens to read only its beginning"
         )
-
-    # -- writing -------------------------------------------------------------------------------
 
     def write(
         self,
@@ -326,14 +295,6 @@ class Generator:
             tokens["draft"] += len(prompt) + len(written)
         return self.tokenizer.decode(written).strip()
 
-    # -- inside --------------------------------------------------------------------------------
-
-    def _per_head(self, gates: Tensor) -> Tensor:
-        """[rows, S] gates as [rows, heads, S], at least in float32."""
-        # A copy, since gates that were made inside inference mode could not be saved for backward.
-        wide = gates.to(self.device, torch.promote_types(self.dtype, torch.float32), copy=True)
-        return wide[:, None, :].expand(-1, self.n_heads, -1)
-
     def __deepcopy__(self, memo: dict[int, Any]) -> Generator:
         """A copy shares the model: weights are never duplicated by copying a reranker."""
         return self
@@ -345,92 +306,31 @@ class Generator:
             "made from a model name, which loads it again, or make it from the name in the new process"
         )
 
-    def _token_losses(self, memory: Memory, continuation: Continuation, gates: list[Tensor]) -> Tensor:
-        """[rows, target tokens] losses."""
-        logits = self._target_logits(memory, continuation, gates)
-        wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        goal = torch.tensor(continuation.target, device=self.device).expand(len(wide), -1)
-        return functional.cross_entropy(wide.flatten(0, 1), goal.flatten(), reduction="none").view(goal.shape)
-
-    def _target_logits(self, memory: Memory, continuation: Continuation, gates: list[Tensor]) -> Tensor:
-        """[rows, target tokens, vocabulary]; only positions that predict the target are projected."""
-        ids = torch.tensor(continuation.question + continuation.target[:-1], device=self.device)
-        positions = memory.positions.max() + 1 + torch.arange(len(ids), device=self.device)
+    def _target_logits(
+        self, memory: Memory, rows: Sequence[Continuation], gates: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """[rows, K, vocabulary] logits and [rows, K] labels of the K positions that predict a target."""
+        length = max(map(len, rows))
+        first = min(len(row.question) for row in rows) - 1
+        ids = torch.zeros(len(rows), length, dtype=torch.long)
+        labels = torch.full((len(rows), length), _NONE)
+        for i, row in enumerate(rows):
+            ids[i, : len(row)] = torch.tensor(row.question + row.target[:-1])
+            labels[i, len(row.question) - 1 : len(row)] = torch.tensor(row.target)
+        positions = memory.positions.max() + 1 + torch.arange(length, device=self.device)
         job = Reading(memory=memory, positions=positions, gates=list(gates))
-        return self.forward(ids.expand(len(gates[0]), -1), job, n_logits=len(continuation.target))
+        keep = torch.arange(first, length, device=self.device)
+        return self.engine.logits(ids.to(self.device), job, keep), labels[:, first:].to(self.device)
 
-    def forward(self, ids: Tensor, job: Reading, *, n_logits: int) -> Tensor:
-        """Run the gated view over new tokens.
-
-        Args:
-            ids: [rows, T] token ids.
-            job: What the attention layers do.
-            n_logits: Number of last positions to project on the vocabulary; 0 projects none.
-
-        Returns:
-            [rows, n_logits, vocabulary] logits, or the last hidden states when n_logits is 0.
-        """
-        positions = job.positions.expand(ids.shape[0], -1)
-        with gated.reading(job):
-            if not n_logits:
-                base: Any = self._gated.base_model
-                hidden: Tensor = base(input_ids=ids, position_ids=positions, use_cache=False)[0]
-                return hidden
-            output = self._gated(input_ids=ids, position_ids=positions, use_cache=False, logits_to_keep=n_logits)
-        logits: Tensor = output.logits
-        return logits
-
-    def _encode(self, sequences: list[tuple[int, ...]], prefix: Memory) -> list[DocumentCache]:
-        """Caches of a batch of documents.
-
-        Padding stands on the right, where causal attention keeps it out of every real token's sight.
-        """
-        first, longest = len(self.layout.prefix), max(map(len, sequences))
-        if first + longest > self.limit:
-            raise ContextOverflowError(
-                f"a document of {longest} tokens and the template of {first} are more than the context of {self.limit}"
-            )
-        with self.exact_mode(grad=False):
-            ids = torch.zeros(len(sequences), longest, dtype=torch.long)
-            for row, sequence in enumerate(sequences):
-                ids[row, : len(sequence)] = torch.tensor(sequence)
-            positions = torch.arange(first, first + longest, device=self.device)
-            job = Reading(memory=prefix, positions=positions, record=True)
-            self.forward(ids.to(self.device), job, n_logits=0)
-            return [
-                DocumentCache(
-                    keys=torch.stack([layer[row, :, : len(sequence)] for layer in job.keys]),
-                    values=torch.stack([layer[row, :, : len(sequence)] for layer in job.values]),
-                )
-                for row, sequence in enumerate(sequences)
-            ]
-
-    def prefix(self) -> Memory:
-        """The caches of the prefix that all documents share, encoded again when the weights changed."""
-        version = self.fingerprint()
-        if self._prefix is None or self._prefix[0] != version:
-            self._prefix = (version, self._encode_prefix())
-        return self._prefix[1]
-
-    def _encode_prefix(self) -> Memory:
-        with self.exact_mode(grad=False):
-            positions = torch.arange(len(self.layout.prefix), device=self.device)
-            job = Reading(memory=None, positions=positions, record=True)
-            self.forward(torch.tensor([self.layout.prefix], device=self.device), job, n_logits=0)
-            if not job.layer:
-                raise UnsupportedModelError("its attention does not go through transformers' AttentionInterface")
-            return Memory(
-                keys=torch.stack([layer[0] for layer in job.keys]),
-                values=torch.stack([layer[0] for layer in job.values]),
-                positions=positions,
-                spans=torch.zeros_like(positions),
-                n_spans=0,
-            )
+    def _per_head(self, gates: Tensor) -> Tensor:
+        """[rows, S] gates as [rows, heads, S], at least in float32."""
+        # A copy, since gates that were made inside inference mode could not be saved for backward.
+        wide = gates.to(self.device, self.engine.wide, copy=True)
+        return wide[:, None, :].expand(-1, self.n_heads, -1)
 
 
-def _embedding(model: PreTrainedModel) -> Tensor:
-    weight: Tensor = model.get_input_embeddings().weight  # type: ignore[assignment]
-    return weight
+# Label of a position that predicts nothing.
+_NONE = -100
 
 
 def _first(ids: int | list[int] | None) -> int | None:

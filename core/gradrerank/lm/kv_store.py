@@ -1,19 +1,26 @@
-"""Caches of documents that were read before, bounded in bytes, least recently used first to go."""
+"""Caches of documents that were read before: in memory, bounded in bytes, and if wanted on disk.
+
+A cache is found by everything that changes its numbers: the weights and their type, the prefix that
+stood before the document, and the document's own tokens. Several threads and several rerankers may
+share one store.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import threading
+from array import array
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gradrerank.errors import InvalidArgumentError
+from gradrerank.validation import check_number
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Everything that changes the numbers: model fingerprint, prefix ids and document ids.
-StoreKey = tuple[str, tuple[int, ...], tuple[int, ...]]
+    from gradrerank.lm.disk_store import DiskStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +45,34 @@ class DocumentCache:
         return int(self.keys.nbytes + self.values.nbytes)
 
 
-class DocumentStore:
-    """An in-memory store of document caches that threads can share.
+def store_key(fingerprint: str, prefix: Sequence[int], document: Sequence[int]) -> str:
+    """The name of a cache.
 
     Args:
-        capacity: Most bytes that the store holds; 0 stores nothing.
+        fingerprint: Names the weights, their type and the code that runs them.
+        prefix: Token ids before the document.
+        document: Token ids of the document.
+
+    Returns:
+        40 hexadecimal digits; equal only where the numbers in the cache are equal.
+    """
+    digest = hashlib.blake2b(digest_size=20)
+    for part in (fingerprint.encode(), array("q", prefix).tobytes(), array("q", document).tobytes()):
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    return digest.hexdigest()
+
+
+class DocumentStore:
+    """A store of document caches that threads and rerankers can share.
+
+    Args:
+        capacity: Most bytes that are held in memory; 0 holds nothing. Beyond it, the least recently
+            used caches are let go.
+        disk: Where caches are kept for later processes, or None.
 
     Raises:
-        InvalidArgumentError: When capacity is negative.
+        InvalidArgumentError: When capacity is not a number from 0.
 
     Example:
         >>> store = DocumentStore(capacity=0)
@@ -53,27 +80,54 @@ class DocumentStore:
         (0, 0)
     """
 
-    def __init__(self, capacity: int) -> None:
-        if capacity < 0:
-            raise InvalidArgumentError(f"capacity must be 0 or more bytes, got {capacity}")
-        self.capacity = capacity
-        self._entries: OrderedDict[StoreKey, DocumentCache] = OrderedDict()
+    def __init__(self, capacity: int = 1 << 30, disk: DiskStore | None = None) -> None:
+        self.capacity = int(check_number("capacity", capacity, minimum=0))
+        self.disk = disk
+        self._entries: OrderedDict[str, DocumentCache] = OrderedDict()
         self._nbytes = 0
         self._lock = threading.Lock()
 
-    def get(self, key: StoreKey) -> DocumentCache | None:
-        """The stored cache, now the most recently used one, or None when it is not there."""
+    def get(self, key: str) -> DocumentCache | None:
+        """The cache of this name, now the most recently used one, or None when it is not there."""
         with self._lock:
             cache = self._entries.get(key)
             if cache is not None:
                 self._entries.move_to_end(key)
-            return cache
+        if cache is None and self.disk is not None:
+            cache = self.disk.get(key)
+            if cache is not None:
+                self._hold(key, cache)
+        return cache
 
-    def put(self, key: StoreKey, cache: DocumentCache) -> None:
-        """Store a cache and let go of the least recently used ones until all fit.
+    def put(self, key: str, cache: DocumentCache) -> None:
+        """Keep a cache, on disk too where there is one.
 
-        A cache larger than the whole store is not kept.
+        A cache larger than the capacity is not held in memory.
         """
+        self._hold(key, cache)
+        if self.disk is not None:
+            self.disk.put(key, cache)
+
+    def clear(self) -> None:
+        """Let go of everything in memory; what is on disk stays."""
+        with self._lock:
+            self._entries.clear()
+            self._nbytes = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are held in memory now."""
+        return self._nbytes
+
+    def __len__(self) -> int:
+        """Number of caches that are held in memory now."""
+        return len(self._entries)
+
+    def __contains__(self, key: str) -> bool:
+        """Whether a cache is in memory or on disk, without counting as a use."""
+        return key in self._entries or (self.disk is not None and key in self.disk)
+
+    def _hold(self, key: str, cache: DocumentCache) -> None:
         with self._lock:
             old = self._entries.pop(key, None)
             if old is not None:
@@ -84,18 +138,3 @@ class DocumentStore:
             self._nbytes += cache.nbytes
             while self._nbytes > self.capacity:
                 self._nbytes -= self._entries.popitem(last=False)[1].nbytes
-
-    def clear(self) -> None:
-        """Let go of everything."""
-        with self._lock:
-            self._entries.clear()
-            self._nbytes = 0
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that are held now."""
-        return self._nbytes
-
-    def __len__(self) -> int:
-        """Number of documents that are held now."""
-        return len(self._entries)

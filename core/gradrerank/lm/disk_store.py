@@ -1,0 +1,92 @@
+"""Document caches on disk, so that a corpus is encoded once and not once a process.
+
+One file a document in the safetensors format, which holds plain arrays and nothing that could run.
+Files are written aside and renamed into place, so that several processes can share a folder; each
+carries a checksum, so that a torn or changed file is ignored and made again, never used.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gradrerank.lm.kv_store import DocumentCache
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class DiskStore:
+    """A folder of document caches.
+
+    Args:
+        folder: Where the files lie; made when it is missing.
+
+    Example:
+        >>> import tempfile
+        >>> store = DiskStore(tempfile.mkdtemp())
+        >>> store.get("0" * 40) is None, len(store)
+        (True, 0)
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def get(self, key: str) -> DocumentCache | None:
+        """The cache of this name, memory-mapped, or None when there is none that is whole."""
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(self._path(key), framework="pt") as file:
+                cache = DocumentCache(file.get_tensor("keys"), file.get_tensor("values"))
+                expected = (file.metadata() or {}).get("checksum")
+        except (OSError, SafetensorError):
+            # Not there, not readable, or cut off: the document is encoded again.
+            return None
+        return cache if expected == _checksum(cache) else None
+
+    def put(self, key: str, cache: DocumentCache) -> None:
+        """Write a cache in one step.
+
+        Raises:
+            OSError: When the disk is full or the folder cannot be written; nothing half written stays.
+        """
+        from safetensors.torch import save_file
+
+        path = self._path(key)
+        path.parent.mkdir(exist_ok=True)
+        handle, work = tempfile.mkstemp(prefix=".writing-", dir=path.parent)
+        os.close(handle)
+        try:
+            tensors = {"keys": cache.keys.cpu().contiguous(), "values": cache.values.cpu().contiguous()}
+            save_file(tensors, work, metadata={"checksum": _checksum(cache)})
+            os.replace(work, path)
+        except BaseException:
+            Path(work).unlink(missing_ok=True)
+            raise
+
+    def __contains__(self, key: str) -> bool:
+        """Whether there is a file of this name; whether it is whole shows when it is read."""
+        return self._path(key).is_file()
+
+    def __len__(self) -> int:
+        """Number of files."""
+        return sum(1 for _ in self.folder.glob("??/*.safetensors"))
+
+    def _path(self, key: str) -> Path:
+        # Two levels, so that no folder holds a whole corpus.
+        return self.folder / key[:2] / f"{key}.safetensors"
+
+
+def _checksum(cache: DocumentCache) -> str:
+    return ",".join(f"{zlib.crc32(_bytes(t)):08x}" for t in (cache.keys, cache.values))
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    import torch
+
+    return memoryview(tensor.cpu().contiguous().view(torch.uint8).numpy())  # type: ignore[arg-type]

@@ -1,0 +1,199 @@
+"""Documents into caches: each read once, on its own, right after a prefix that all share."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from gradrerank.errors import ContextOverflowError, UnsupportedModelError
+from gradrerank.lm.engine import Engine
+from gradrerank.lm.gates import Memory, Reading
+from gradrerank.lm.kv_store import DocumentCache, DocumentStore, store_key
+from gradrerank.lm.limits import check_memory
+
+
+class Reader:
+    """Reads documents with one model behind one prefix.
+
+    Args:
+        engine: The model.
+        prefix: Token ids before every document; at least one.
+        limit: Most tokens of prefix and document together.
+        store: Where caches are kept.
+        batch_size: Documents that are read together.
+    """
+
+    def __init__(
+        self, engine: Engine, prefix: Sequence[int], *, limit: int, store: DocumentStore, batch_size: int
+    ) -> None:
+        self.engine = engine
+        self.prefix_ids = tuple(prefix)
+        self.limit = limit
+        self.store = store
+        self.batch_size = batch_size
+        self._prefix: tuple[str, Memory] | None = None
+
+    def prefix(self) -> Memory:
+        """The caches of the prefix, read again when the weights changed.
+
+        Raises:
+            UnsupportedModelError: When no attention layer of the model asks for the gates.
+        """
+        version = self.engine.fingerprint()
+        if self._prefix is None or self._prefix[0] != version:
+            self._prefix = (version, self._read_prefix())
+        return self._prefix[1]
+
+    @property
+    def n_layers(self) -> int:
+        """Number of attention layers."""
+        return int(self.prefix().keys.shape[0])
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes of keys and values of one token in all layers."""
+        prefix = self.prefix()
+        return int(prefix.keys.nbytes + prefix.values.nbytes) // len(self.prefix_ids)
+
+    def read(self, documents: Sequence[Sequence[int]], tokens: Counter[str] | None = None) -> list[DocumentCache]:
+        """Caches of documents; one that is in the store sends no token through the model.
+
+        Args:
+            documents: Token ids of n documents.
+            tokens: Counts the tokens that pass through the model, under ``"documents"``.
+
+        Returns:
+            n caches in the same order.
+
+        Raises:
+            ContextOverflowError: When a document is longer than the context, or the caches of all are
+                more than fits in memory.
+        """
+        keys = self._keys(documents)
+        ids = dict(zip(keys, documents, strict=True))
+        found = {key: cache for key in ids if (cache := self._stored(key)) is not None}
+        missing = [key for key in ids if key not in found]
+        n_new = sum(len(ids[key]) for key in missing)
+        held = n_new + sum(map(len, documents))
+        check_memory(held, len(documents), self.bytes_per_token, self.engine.device)
+        for batch in self._batches(missing, ids):
+            for key, cache in zip(batch, self.encode([ids[key] for key in batch]), strict=True):
+                found[key] = cache
+                self.store.put(key, cache)
+        if tokens is not None:
+            tokens["documents"] += n_new
+        return [found[key] for key in keys]
+
+    def store_missing(self, documents: Sequence[Sequence[int]]) -> Iterator[tuple[int, int]]:
+        """Encode what the store lacks and keep nothing else, batch by batch.
+
+        Args:
+            documents: Token ids of n documents.
+
+        Yields:
+            For each batch the number of documents and of tokens that went through the model; the first
+            item stands for the documents that were there already and has no tokens.
+        """
+        ids = dict(zip(self._keys(documents), documents, strict=True))
+        missing = [key for key in ids if key not in self.store]
+        yield len(documents) - len(missing), 0
+        for batch in self._batches(missing, ids):
+            for key, cache in zip(batch, self.encode([ids[key] for key in batch]), strict=True):
+                self.store.put(key, cache)
+            yield len(batch), sum(len(ids[key]) for key in batch)
+
+    def encode(self, sequences: Sequence[Sequence[int]]) -> list[DocumentCache]:
+        """Encode one batch of documents, whatever the store holds.
+
+        Padding stands on the right, where causal attention keeps it out of every real token's sight.
+
+        Args:
+            sequences: Token ids of n documents, each at least one.
+
+        Returns:
+            n caches.
+
+        Raises:
+            ContextOverflowError: When a document is longer than the context.
+        """
+        first, longest = len(self.prefix_ids), max(map(len, sequences))
+        if first + longest > self.limit:
+            raise ContextOverflowError(
+                f"a document of {longest} tokens and the template of {first} are more than the context of {self.limit}"
+            )
+        with self.engine.exact_mode(grad=False):
+            ids = torch.zeros(len(sequences), longest, dtype=torch.long)
+            for row, sequence in enumerate(sequences):
+                ids[row, : len(sequence)] = torch.tensor(sequence)
+            prefix = self.prefix()
+            positions = torch.arange(first, first + longest, device=self.engine.device)
+            job = Reading(memory=prefix, positions=positions, record_layers=len(prefix.keys))
+            self.engine.record(ids.to(self.engine.device), job)
+            return [
+                DocumentCache(
+                    keys=torch.stack([layer[row, :, : len(sequence)] for layer in job.keys]),
+                    values=torch.stack([layer[row, :, : len(sequence)] for layer in job.values]),
+                )
+                for row, sequence in enumerate(sequences)
+            ]
+
+    def assemble(self, caches: Sequence[DocumentCache], spans: Sequence[Sequence[int]] | None = None) -> Memory:
+        """Lay caches side by side behind the prefix.
+
+        Args:
+            caches: n caches.
+            spans: For each document the span index of each of its tokens; None makes every document
+                one span, in order.
+
+        Returns:
+            The memory that a continuation attends to.
+        """
+        prefix, device = self.prefix(), self.engine.device
+        if spans is None:
+            spans = [[i] * len(c) for i, c in enumerate(caches)]
+        n_spans = 1 + max((max(s) for s in spans if len(s)), default=-1)
+        first = len(self.prefix_ids)
+        positions = [torch.arange(first), *(torch.arange(first, first + len(c)) for c in caches)]
+        owner = [n_spans] * first + [span for document in spans for span in document]
+        with self.engine.exact_mode(grad=False):
+            return Memory(
+                keys=torch.cat([prefix.keys, *(c.keys for c in caches)], dim=2),
+                values=torch.cat([prefix.values, *(c.values for c in caches)], dim=2),
+                positions=torch.cat(positions).to(device),
+                spans=torch.tensor(owner, device=device),
+                n_spans=n_spans,
+            )
+
+    def _keys(self, documents: Sequence[Sequence[int]]) -> list[str]:
+        fingerprint = self.engine.fingerprint()
+        return [store_key(fingerprint, self.prefix_ids, ids) for ids in documents]
+
+    def _batches(self, keys: Sequence[str], ids: dict[str, Sequence[int]]) -> Iterator[Sequence[str]]:
+        """Batches of similar lengths, so that little is spent on padding."""
+        ordered = sorted(keys, key=lambda key: (len(ids[key]), key))
+        for start in range(0, len(ordered), self.batch_size):
+            yield ordered[start : start + self.batch_size]
+
+    def _stored(self, key: str) -> DocumentCache | None:
+        """A stored cache on the model's device."""
+        cache = self.store.get(key)
+        if cache is None or cache.keys.device == self.engine.device:
+            return cache
+        return DocumentCache(cache.keys.to(self.engine.device), cache.values.to(self.engine.device))
+
+    def _read_prefix(self) -> Memory:
+        with self.engine.exact_mode(grad=False):
+            positions = torch.arange(len(self.prefix_ids), device=self.engine.device)
+            job = Reading(memory=None, positions=positions, record_layers=None)
+            self.engine.record(torch.tensor([self.prefix_ids], device=self.engine.device), job)
+            if not job.layer:
+                raise UnsupportedModelError("its attention does not go through transformers' AttentionInterface")
+            return Memory(
+                keys=torch.stack([layer[0] for layer in job.keys]),
+                values=torch.stack([layer[0] for layer in job.values]),
+                positions=positions,
+                spans=torch.zeros_like(positions),
+                n_spans=0,
+            )
