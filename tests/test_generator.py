@@ -16,7 +16,6 @@ from tiny import DOCUMENTS, QUERY, tiny, tiny_model, tiny_tokenizer
 from gradrerank import Document, GradReranker
 from gradrerank.errors import ContextOverflowError, InvalidArgumentError
 from gradrerank.lm.generator import Generator
-from gradrerank.lm.kv_store import DocumentCache, DocumentStore
 from gradrerank.lm.limits import check_memory, context_limit
 
 
@@ -211,43 +210,6 @@ def test_C26_a_long_document_is_cut_with_one_warning_and_returned_whole() -> Non
 def test_more_documents_than_fit_in_memory_is_an_error_before_the_first_is_read() -> None:
     with pytest.raises(ContextOverflowError, match=r"7 documents need .* GiB of key-value caches"):
         check_memory(10**12, 7, 1 << 20, torch.device("cpu"))
-
-
-# -- the store ----------------------------------------------------------------------------------------
-
-
-def cache_of(n_bytes: int) -> DocumentCache:
-    half = torch.zeros(1, 1, n_bytes // 2, 1, dtype=torch.uint8)
-    return DocumentCache(half, half.clone())
-
-
-def test_store_counts_its_bytes_and_lets_the_least_recently_used_go() -> None:
-    store = DocumentStore(capacity=100)
-    for name in "abc":
-        store.put(name, cache_of(30))
-    assert (len(store), store.nbytes) == (3, 90)
-    assert store.get("a") is not None
-    store.put("d", cache_of(40))
-    assert store.get("b") is None, "b was used least recently"
-    assert store.get("a") is not None
-    assert store.nbytes == 100
-    store.put("e", cache_of(200))
-    assert store.get("e") is None, "larger than the store"
-    assert store.nbytes <= 100
-    store.clear()
-    assert (len(store), store.nbytes) == (0, 0)
-
-
-@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(1, 30)), max_size=40))
-def test_store_never_holds_more_than_its_capacity(puts: list[tuple[str, int]]) -> None:
-    store = DocumentStore(capacity=60)
-    for name, half in puts:
-        store.put(name, cache_of(2 * half))
-        assert store.nbytes == sum(c.nbytes for c in store._entries.values()) <= 60
-
-
-def test_a_store_too_small_for_the_documents_changes_no_score() -> None:
-    assert scores(GradReranker(tiny(), cache_bytes=0)) == scores(GradReranker(tiny()))
 
 
 # -- drafts, copies -----------------------------------------------------------------------------------

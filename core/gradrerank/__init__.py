@@ -24,7 +24,9 @@ if TYPE_CHECKING:
         SourceReport,
         SpanUtility,
     )
+    from gradrerank.lm.disk_store import DiskStore
     from gradrerank.lm.generator import Generator
+    from gradrerank.lm.kv_store import DocumentStore
     from gradrerank.lm.loading import load_generator
     from gradrerank.lm.prompt import PromptTexts
     from gradrerank.reranker import GradReranker
@@ -35,7 +37,9 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "AblationScorer": "scorers",
+    "DiskStore": "lm.disk_store",
     "Document": "documents",
+    "DocumentStore": "lm.kv_store",
     "DroppedDocument": "documents",
     "GatesScorer": "scorers",
     "Generator": "lm.generator",
@@ -56,7 +60,9 @@ _HOMES = {
 
 __all__ = [
     "AblationScorer",
+    "DiskStore",
     "Document",
+    "DocumentStore",
     "DroppedDocument",
     "GatesScorer",
     "Generator",

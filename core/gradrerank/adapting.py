@@ -41,6 +41,7 @@ __all__ = [
     "LazyReranker",
     "Occurrence",
     "Occurrences",
+    "OnLoop",
     "OnSourceError",
     "afetch_all",
     "check_on_source_error",

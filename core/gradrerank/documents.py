@@ -16,7 +16,7 @@ from gradrerank.errors import InvalidArgumentError, InvalidTypeError
 if TYPE_CHECKING:
     import pandas
 
-DropReason = Literal["blank", "docs_per_source", "source_not_selected", "min_score", "top_n"]
+DropReason = Literal["blank", "docs_per_source", "source_not_selected", "max_candidates", "min_score", "top_n"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,8 @@ class DroppedDocument:
         document: The document as the caller passed it (its first occurrence).
         provenance: Every occurrence, best rank first.
         reason: ``"blank"`` (nothing to read), ``"docs_per_source"`` (beyond the top m of its
-            source), ``"source_not_selected"``, ``"min_score"`` or ``"top_n"``.
+            source), ``"source_not_selected"``, ``"max_candidates"`` (never read), ``"min_score"`` or
+            ``"top_n"``.
         score: Its signed utility, where it was scored.
     """
 

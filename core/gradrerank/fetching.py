@@ -13,7 +13,8 @@ import queue
 import threading
 import time
 import warnings
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Literal, TypeVar
@@ -260,3 +261,52 @@ async def _answer_from_thread(work: Callable[[asyncio.Future[_Outcome[T]]], T]) 
 
     _in_thread(partial(work, answer), hand_over, "gradrerank")
     return (await answer).unwrap()
+
+
+class OnLoop:
+    """Lets work in a thread await coroutines on the event loop that waits for it.
+
+    To be entered on the loop. What is not done when it is left, by a cancellation for instance, is
+    cancelled, and so the thread that waits for it goes on.
+
+    Example:
+        >>> async def main():
+        ...     with OnLoop() as loop:
+        ...         return await run_blocking(lambda: loop.wait_for(asyncio.sleep(0, "done")))
+        >>> asyncio.run(main())
+        'done'
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._calls: list[Future[Any]] = []
+        self._left = False
+
+    def __enter__(self) -> OnLoop:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._left = True
+        for call in self._calls:
+            call.cancel()
+
+    def wait_for(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Await a coroutine on the loop; to be called in another thread.
+
+        Args:
+            coroutine: The coroutine.
+
+        Returns:
+            What it returns; what it raises is raised.
+
+        Raises:
+            CancelledError: When the loop no longer waits.
+        """
+        if self._left:
+            coroutine.close()
+            raise CancelledError
+        call = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        self._calls.append(call)
+        if self._left:  # left between the two lines above
+            call.cancel()
+        return call.result()

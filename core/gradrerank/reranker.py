@@ -10,27 +10,26 @@ from __future__ import annotations
 import copy
 import os
 import warnings
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from gradrerank.call import Call
 from gradrerank.context.fusion import final_scores
 from gradrerank.context.selection import rank_and_cut
-from gradrerank.documents import Document, RerankResult
-from gradrerank.errors import InvalidArgumentError, NoSignalWarning, TruncationWarning
-from gradrerank.lm.disk_store import DiskStore
-from gradrerank.lm.kv_store import DocumentStore
+from gradrerank.documents import RerankResult
+from gradrerank.errors import InvalidArgumentError, InvalidTypeError, NoSignalWarning, TruncationWarning
+from gradrerank.indexing import IndexReport, index_documents
+from gradrerank.lm.disk_store import make_store
 from gradrerank.lm.loading import load_generator
 from gradrerank.reporting import cut_documents, ranked_documents, source_reports
-from gradrerank.scorers import Scorer, Scores, ScoringJob, as_scorer
-from gradrerank.scorers.checking import checked_scores
+from gradrerank.scorers import Scorer, Scores, as_scorer
+from gradrerank.scoring import score_calls
 from gradrerank.settings import Settings
-from gradrerank.sources.combination import ChosenSources, choose_sources
+from gradrerank.sources.combination import choose_sources
 from gradrerank.sources.embedding import as_encoder
-from gradrerank.sources.pool import Candidate, Pool, build_pool, read_sources, restrict
+from gradrerank.sources.pool import Candidate, Sources, build_pool, read_sources, read_sources_of_each, restrict
 from gradrerank.sources.weights import Weights, check_weights
-from gradrerank.stopwatch import Stopwatch
-from gradrerank.targets import DraftWriter, Target, check_reference, resolve_target
+from gradrerank.targets import DraftWriter, check_reference, resolve_target
 from gradrerank.validation import check_query
 
 if TYPE_CHECKING:
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from gradrerank.lm.generator import Generator
+    from gradrerank.lm.kv_store import DocumentStore
     from gradrerank.lm.prompt import DocumentTokens, PromptTexts
 
 
@@ -67,6 +67,8 @@ class GradReranker:
         max_sources: Most sources that are combined.
         docs_per_source: Documents that each source hands over at most.
         weights: Trust in each source, by name or in the order of the sources; None trusts all alike.
+        max_candidates: Candidates that the model reads at first, best by retrieval order, and more as
+            long as it pays (:func:`gradrerank.scoring.score_as_far_as_it_pays`); None reads all.
         top_n: Most documents in the ranking; None ranks all.
         min_score: Least signed utility of a ranked document, itself included.
         device: Where a named model is placed; None is the CPU.
@@ -111,6 +113,7 @@ class GradReranker:
         max_sources: int | None = None,
         docs_per_source: int | None = None,
         weights: Weights | None = None,
+        max_candidates: int | None = None,
         top_n: int | None = None,
         min_score: float | None = None,
         device: str | torch.device | None = None,
@@ -135,6 +138,7 @@ class GradReranker:
             max_sources=max_sources,
             docs_per_source=docs_per_source,
             weights=weights,
+            max_candidates=max_candidates,
             top_n=top_n,
             min_score=min_score,
             max_document_tokens=max_document_tokens,
@@ -148,7 +152,7 @@ class GradReranker:
             "use_chat_template": use_chat_template,
             "max_context": max_context,
             "batch_size": batch_size,
-            "store": _store(store, cache_bytes, cache_folder),
+            "store": make_store(store, cache_bytes, cache_folder),
         }
         given = {name: value for name, value in options.items() if value is not None}
         self._loading = {"model": model, "device": device, "dtype": dtype, **given}
@@ -157,7 +161,7 @@ class GradReranker:
     def rerank(
         self,
         query: str,
-        sources: Mapping[str, Iterable[Document | str]] | Iterable[Document | str],
+        sources: Sources,
         *,
         top_n: int | None = _UNSET,
         min_score: float | None = _UNSET,
@@ -189,98 +193,160 @@ class GradReranker:
             ContextOverflowError: When a document or the query does not fit the model.
             ScoringError: When a scorer, draft writer or encoder returns something unusable.
         """
-        given = {"top_n": top_n, "min_score": min_score, "scorer": scorer, "target": target, **settings}
-        use = self.settings.override(**{name: value for name, value in given.items() if value is not _UNSET})
-        check_query(query)
-        check_reference(use.target, reference)
-        watch, tokens = Stopwatch(), Counter[str]()
+        use = self._use(top_n=top_n, min_score=min_score, scorer=scorer, target=target, **settings)
+        return self._run([Call(check_query(query), read_sources(sources), reference)], use)[0]
 
-        with watch.stage("pool"):
-            read = read_sources(sources)
-            weights = check_weights(use.weights, list(read))
-            pool = build_pool(read, docs_per_source=use.docs_per_source, weights=weights)
-            trusted = [n for n, found in pool.sources.items() if found and (weights is None or weights[n] > 0)]
-            pool = restrict(pool, trusted)
-        if not pool.candidates:
-            return _nothing_to_rank(query, pool, use, watch)
+    def rerank_batch(
+        self,
+        queries: Sequence[str],
+        sources: Sources | Sequence[Sources],
+        *,
+        references: Sequence[str | None] | None = None,
+        **settings: Any,
+    ) -> list[RerankResult]:
+        """Rank for several queries at once.
 
-        with watch.stage("sources"):
-            chosen = self._choose_sources(query, {name: pool.sources[name] for name in trusted}, use)
-            selected = trusted if chosen is None else list(chosen.names)
-            pool = restrict(pool, selected)
+        Documents that queries share are read once, and the questions over the same documents pass
+        through the model together.
 
-        with watch.stage("target"):
-            documents = self._read(pool.candidates, use)
-            goal = self._target(query, documents, use, reference, tokens)
-            self.generator.check_fits(documents, goal.continuation, [_name(c) for c in pool.candidates])
+        Args:
+            queries: n queries.
+            sources: One mapping of sources for all queries, or a list of n of them.
+            references: n answers for ``target="reference"``.
+            **settings: As for :meth:`rerank`.
 
-        with watch.stage("score"):
-            job = ScoringJob(query, documents, goal.continuation, self.generator, use.top_n, tokens)
-            active = as_scorer(use.scorer)
-            scores = checked_scores(active.score(job), len(documents), active.name)
-            _warn_without_signal(scores, active.name)
+        Returns:
+            n results, equal to those of :meth:`rerank` up to the rounding of the arithmetic.
 
-        with watch.stage("select"):
-            final = final_scores(scores, pool.candidates, weights, len(goal.continuation.target), active.name)
-            selection = rank_and_cut(final.scores, top_n=use.top_n, min_score=use.min_score)
-            ranked = ranked_documents(selection, pool.candidates, documents, final, scores.spans)
+        Raises:
+            InvalidArgumentError: When the numbers of queries, sources and references differ.
+            InvalidTypeError: When queries is a str.
+        """
+        use = self._use(**settings)
+        if isinstance(queries, str):
+            raise InvalidTypeError(f"queries must be a sequence of queries, got the str {queries!r}")
+        queries = [check_query(query) for query in queries]
+        read = read_sources_of_each(sources, len(queries))
+        answers = [None] * len(queries) if references is None else list(references)
+        if len(answers) != len(queries):
+            raise InvalidArgumentError(f"references has {len(answers)} answers for {len(queries)} queries")
+        return self._run([Call(*parts) for parts in zip(queries, read, answers, strict=True)], use)
 
-        return RerankResult(
-            query=query,
-            documents=ranked,
-            sources=source_reports(pool, selected, chosen, ranked),
-            dropped=pool.dropped + cut_documents(selection, pool.candidates, final),
-            timings=watch.seconds(),
-            tokens=dict(tokens),
-            scorer=active.name,
-            target=goal.kind,
-            target_text=goal.text,
-            details=dict(scores.details),
+    def index(
+        self,
+        documents: Sources,
+        *,
+        max_document_tokens: int | None = _UNSET,
+        progress: bool | None = None,
+    ) -> IndexReport:
+        """Read documents into the store, so that later calls read only the question.
+
+        What is in the store already is passed over, so a call that was interrupted is taken up by the
+        next one where it stopped. With ``cache_folder`` the caches outlive the process; without, only
+        as many are kept as ``cache_bytes`` allows.
+
+        Args:
+            documents: Documents, or documents by source.
+            max_document_tokens: Overrides the object's own.
+            progress: Whether to show a progress bar on stderr; None shows one on a terminal.
+
+        Returns:
+            How many documents and tokens were read, and how many were there already.
+        """
+        use = self._use(max_document_tokens=max_document_tokens)
+        pool = build_pool(read_sources(documents))
+        tokens = self._read(pool.candidates, use)
+        return index_documents(self.generator.reader, [d.ids for d in tokens], progress=progress)
+
+    def _run(self, calls: Sequence[Call], use: Settings) -> list[RerankResult]:
+        """The pipeline, in the order of the method."""
+        active = as_scorer(use.scorer)
+        for call in calls:
+            check_reference(use.target, call.reference)
+            with call.watch.stage("pool"):
+                self._pool(call, use)
+        filled = [call for call in calls if call.pool.candidates]
+        for call in filled:
+            with call.watch.stage("sources"):
+                self._choose_sources(call, use)
+            with call.watch.stage("target"):
+                self._read_target(call, use)
+        score_calls(filled, active, use, self.generator)
+        return [self._result(call, active.name, use) for call in calls]
+
+    def _pool(self, call: Call, use: Settings) -> None:
+        """All sources become one pool of candidates."""
+        call.weights = weights = check_weights(use.weights, list(call.sources))
+        pool = build_pool(call.sources, docs_per_source=use.docs_per_source, weights=weights)
+        call.selected = [n for n, found in pool.sources.items() if found and (weights is None or weights[n] > 0)]
+        call.pool = restrict(pool, call.selected)
+
+    def _choose_sources(self, call: Call, use: Settings) -> None:
+        """The combination of sources that maximises f(A), where there is something to choose."""
+        if not use.select_sources or len(call.selected) < 2:
+            return
+        sources = {name: call.pool.sources[name] for name in call.selected}
+        limits = (use.source_lambda, use.max_sources)
+        call.chosen = choose_sources(call.query, sources, self.encoder, source_lambda=limits[0], max_sources=limits[1])
+        call.selected = call.chosen.names
+        call.pool = restrict(call.pool, call.selected)
+
+    def _read_target(self, call: Call, use: Settings) -> None:
+        """Documents as tokens, and the text whose loss is read behind them."""
+        call.documents = self._read(call.pool.candidates, use)
+        call.goal = resolve_target(
+            use.target,
+            call.query,
+            reference=call.reference,
+            generator=self.generator,
+            documents=call.documents,
+            drafting=use.drafting,
+            tokens=call.tokens,
         )
-
-    def _choose_sources(
-        self, query: str, sources: Mapping[str, Sequence[Document]], use: Settings
-    ) -> ChosenSources | None:
-        """The combination of sources that maximises f(A); None where there is nothing to choose."""
-        if not use.select_sources or len(sources) < 2:
-            return None
-        return choose_sources(
-            query, sources, self.encoder, source_lambda=use.source_lambda, max_sources=use.max_sources
-        )
+        names = [_name(candidate) for candidate in call.pool.candidates]
+        self.generator.check_fits(call.documents, call.goal.continuation, names)
 
     def _read(self, candidates: Sequence[Candidate], use: Settings) -> list[DocumentTokens]:
         documents = self.generator.layout.documents(
             [(c.title, c.text) for c in candidates], max_tokens=use.max_document_tokens
         )
-        cut = [c for c, d in zip(candidates, documents, strict=True) if d.truncated]
+        cut = [_name(c) for c, d in zip(candidates, documents, strict=True) if d.truncated]
         if cut:
-            names = ", ".join(repr(_name(c)) for c in cut[:10])
             more = f" and {len(cut) - 10} more" if len(cut) > 10 else ""
             warnings.warn(
                 f"{len(cut)} documents are longer than max_document_tokens={use.max_document_tokens} and were read "
-                f"only in part: {names}{more}",
+                f"only in part: {', '.join(map(repr, cut[:10]))}{more}",
                 TruncationWarning,
-                stacklevel=3,
+                stacklevel=2,
             )
         return documents
 
-    def _target(
-        self,
-        query: str,
-        documents: Sequence[DocumentTokens],
-        use: Settings,
-        reference: str | None,
-        tokens: Counter[str],
-    ) -> Target:
-        return resolve_target(
-            use.target,
-            query,
-            reference=reference,
-            generator=self.generator,
-            documents=documents,
-            drafting=use.drafting,
-            tokens=tokens,
+    def _result(self, call: Call, scorer: str, use: Settings) -> RerankResult:
+        """Rank, cut and report."""
+        if not call.pool.candidates:
+            return _nothing_to_rank(call, scorer, use.target)
+        with call.watch.stage("select"):
+            candidates, scores = call.pool.candidates, call.scores
+            final = final_scores(scores, candidates, call.weights, len(call.goal.continuation.target), scorer)
+            selection = rank_and_cut(final.scores, top_n=use.top_n, min_score=use.min_score)
+            ranked = ranked_documents(selection, candidates, call.documents, final, scores.spans)
+        _warn_without_signal(scores, scorer)
+        return RerankResult(
+            query=call.query,
+            documents=ranked,
+            sources=source_reports(call.pool, call.selected, call.chosen, ranked),
+            dropped=call.pool.dropped + call.unread + cut_documents(selection, candidates, final),
+            timings=call.watch.seconds(),
+            tokens=dict(call.tokens),
+            scorer=scorer,
+            target=call.goal.kind,
+            target_text=call.goal.text,
+            details=dict(scores.details),
         )
+
+    def _use(self, **given: Any) -> Settings:
+        """The object's settings with those of a call."""
+        return self.settings.override(**{name: value for name, value in given.items() if value is not _UNSET})
 
     def __repr__(self) -> str:
         """One short line."""
@@ -313,32 +379,20 @@ class GradReranker:
         self.generator = load_generator(**self._loading)
 
 
-def _store(
-    store: DocumentStore | None, capacity: int | None, folder: str | os.PathLike[str] | None
-) -> DocumentStore | None:
-    """The store that the caller asks for, or None where none is described."""
-    if store is not None and (capacity is not None or folder is not None):
-        raise InvalidArgumentError("store is ready made; cache_bytes and cache_folder describe another one")
-    if store is not None or (capacity is None and folder is None):
-        return store
-    disk = None if folder is None else DiskStore(folder)
-    return DocumentStore(1 << 30 if capacity is None else capacity, disk)
-
-
 def _name(candidate: Candidate) -> str:
     """What to call a document in a message: its id, or how it begins."""
     return candidate.document.id or candidate.text[:40]
 
 
-def _nothing_to_rank(query: str, pool: Pool, use: Settings, watch: Stopwatch) -> RerankResult:
+def _nothing_to_rank(call: Call, scorer: str, target: str) -> RerankResult:
     return RerankResult(
-        query=query,
+        query=call.query,
         documents=(),
-        sources=source_reports(pool, (), None, ()),
-        dropped=pool.dropped,
-        timings=watch.seconds(),
-        scorer=as_scorer(use.scorer).name,
-        target=use.target,
+        sources=source_reports(call.pool, (), None, ()),
+        dropped=call.pool.dropped,
+        timings=call.watch.seconds(),
+        scorer=scorer,
+        target=target,
     )
 
 

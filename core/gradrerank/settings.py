@@ -27,6 +27,8 @@ class Settings:
         docs_per_source: Documents that each source hands over at most, None for all.
         weights: Trust in each source, by name or in the order of the sources; see
             :mod:`gradrerank.sources.weights`. None trusts all alike.
+        max_candidates: Candidates that the model reads at first, best by fused retrieval order, and more
+            as long as it pays; see :func:`gradrerank.scoring.score_as_far_as_it_pays`. None reads all.
         top_n: Most documents in the ranking, None for all.
         min_score: Least utility of a ranked document, itself included; None for no bound.
         max_document_tokens: Tokens of a document that are read at most; None reads all of it.
@@ -51,6 +53,7 @@ class Settings:
     max_sources: int | None = None
     docs_per_source: int | None = None
     weights: Weights | None = None
+    max_candidates: int | None = None
     top_n: int | None = None
     min_score: float | None = None
     max_document_tokens: int | None = None
@@ -71,7 +74,7 @@ class Settings:
             "source_lambda": check_number("source_lambda", self.source_lambda, minimum=0.0),
             "min_score": check_optional_number("min_score", self.min_score),
         }
-        for name in ("max_sources", "docs_per_source", "top_n", "max_document_tokens"):
+        for name in ("max_sources", "docs_per_source", "max_candidates", "top_n", "max_document_tokens"):
             checked[name] = check_optional_count(name, getattr(self, name))
         for name in ("draft_documents", "draft_tokens"):
             checked[name] = check_count(name, getattr(self, name))

@@ -29,7 +29,11 @@ class Stopwatch:
         try:
             yield
         finally:
-            self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - start
+            self.add(name, time.perf_counter() - start)
+
+    def add(self, name: str, seconds: float) -> None:
+        """Add seconds that were measured elsewhere to the stage of this name."""
+        self._seconds[name] = self._seconds.get(name, 0.0) + seconds
 
     def seconds(self) -> dict[str, float]:
         """Seconds by stage, and ``"total"`` since the stopwatch was made."""

@@ -13,7 +13,8 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradrerank.lm.kv_store import DocumentCache
+from gradrerank.errors import InvalidArgumentError
+from gradrerank.lm.kv_store import DocumentCache, DocumentStore
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,7 +48,7 @@ class DiskStore:
         except (OSError, SafetensorError):
             # Not there, not readable, or cut off: the document is encoded again.
             return None
-        return cache if expected == _checksum(cache) else None
+        return cache if expected == _checksum(key, cache) else None
 
     def put(self, key: str, cache: DocumentCache) -> None:
         """Write a cache in one step.
@@ -63,7 +64,7 @@ class DiskStore:
         os.close(handle)
         try:
             tensors = {"keys": cache.keys.cpu().contiguous(), "values": cache.values.cpu().contiguous()}
-            save_file(tensors, work, metadata={"checksum": _checksum(cache)})
+            save_file(tensors, work, metadata={"checksum": _checksum(key, cache)})
             os.replace(work, path)
         except BaseException:
             Path(work).unlink(missing_ok=True)
@@ -82,11 +83,36 @@ class DiskStore:
         return self.folder / key[:2] / f"{key}.safetensors"
 
 
-def _checksum(cache: DocumentCache) -> str:
-    return ",".join(f"{zlib.crc32(_bytes(t)):08x}" for t in (cache.keys, cache.values))
+def _checksum(key: str, cache: DocumentCache) -> str:
+    # With the name, so that a file that was copied over another is not taken for it.
+    return ",".join([key, *(f"{zlib.crc32(_bytes(t)):08x}" for t in (cache.keys, cache.values))])
 
 
 def _bytes(tensor: Tensor) -> memoryview:
     import torch
 
     return memoryview(tensor.cpu().contiguous().view(torch.uint8).numpy())  # type: ignore[arg-type]
+
+
+def make_store(
+    store: DocumentStore | None, capacity: int | None, folder: str | os.PathLike[str] | None
+) -> DocumentStore | None:
+    """The store that a caller describes.
+
+    Args:
+        store: A ready store, or None.
+        capacity: Most bytes in memory, or None.
+        folder: Where caches are kept on disk, or None.
+
+    Returns:
+        The store, or None where none of the three is given.
+
+    Raises:
+        InvalidArgumentError: When a ready store comes with a description of another.
+    """
+    if store is not None and (capacity is not None or folder is not None):
+        raise InvalidArgumentError("store is ready made; cache_bytes and cache_folder describe another one")
+    if store is not None or (capacity is None and folder is None):
+        return store
+    disk = None if folder is None else DiskStore(folder)
+    return DocumentStore(disk=disk) if capacity is None else DocumentStore(capacity, disk)

@@ -123,6 +123,10 @@ class DocumentStore:
         """Number of caches that are held in memory now."""
         return len(self._entries)
 
+    def __reduce__(self) -> tuple[type[DocumentStore], tuple[int, DiskStore | None]]:
+        """A copy in another process begins empty, over the same folder."""
+        return type(self), (self.capacity, self.disk)
+
     def __contains__(self, key: str) -> bool:
         """Whether a cache is in memory or on disk, without counting as a use."""
         return key in self._entries or (self.disk is not None and key in self.disk)

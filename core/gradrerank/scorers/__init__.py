@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from gradrerank.errors import InvalidTypeError
 from gradrerank.scorers.ablation import AblationScorer
-from gradrerank.scorers.base import Scorer, Scores, ScoringJob
+from gradrerank.scorers.base import BatchScorer, Scorer, Scores, ScoringJob
 from gradrerank.scorers.gates import GatesScorer
 from gradrerank.scorers.mixture import MixtureScorer
 from gradrerank.validation import check_choice
@@ -17,7 +17,17 @@ SCORERS: dict[str, Callable[[], Scorer]] = {
     "ablation": AblationScorer,
 }
 
-__all__ = ["SCORERS", "AblationScorer", "GatesScorer", "MixtureScorer", "Scorer", "Scores", "ScoringJob", "as_scorer"]
+__all__ = [
+    "SCORERS",
+    "AblationScorer",
+    "BatchScorer",
+    "GatesScorer",
+    "MixtureScorer",
+    "Scorer",
+    "Scores",
+    "ScoringJob",
+    "as_scorer",
+]
 
 
 def as_scorer(scorer: str | Scorer) -> Scorer:

@@ -71,3 +71,19 @@ class Scorer(Protocol):
     def score(self, job: ScoringJob) -> Scores:
         """Give every document of the job a signed utility."""
         ...
+
+
+@runtime_checkable
+class BatchScorer(Scorer, Protocol):
+    """A scorer that can do the jobs of several queries over the same documents together."""
+
+    def score_batch(self, jobs: Sequence[ScoringJob]) -> Sequence[Scores]:
+        """Score jobs whose documents are the same, in the same order.
+
+        Args:
+            jobs: At least one job.
+
+        Returns:
+            What :meth:`score` returns for each, up to rounding.
+        """
+        ...

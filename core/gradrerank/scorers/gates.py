@@ -42,7 +42,7 @@ class GatesScorer:
             ``"sentence"``, or a callable from a text to character ranges ``(start, end)``.
         window: Tokens of a window.
         best: A document's score is the sum of its ``best`` largest pieces; None sums all of them.
-        batch_size: Points of the path that pass through the model together.
+        batch_size: Questions, and points of the path, that pass through the model together.
 
     Raises:
         InvalidArgumentError: When an argument is out of range.
@@ -59,7 +59,7 @@ class GatesScorer:
     pieces: Segmentation = "document"
     window: int = 32
     best: int | None = None
-    batch_size: int = field(default=4, kw_only=True)
+    batch_size: int = field(default=8, kw_only=True)
     name: ClassVar[str] = "gates"
 
     def __post_init__(self) -> None:
@@ -84,29 +84,45 @@ class GatesScorer:
             where documents are gated in pieces. ``details["loss"]`` is the loss at z, or at the last
             point of the path.
         """
-        pieces = split_into_pieces(job.documents, self.pieces, self.window)
-        memory = job.generator.remember(job.documents, pieces.token_spans, job.tokens)
-        utilities, loss = self._span_utilities(job, memory)
-        details = {"loss": loss, "passes": self.steps}
-        documents = [self._document_utility([utilities[s] for s in spans]) for spans in pieces.document_spans]
-        return Scores(documents, self._explained(pieces, utilities), details)
+        return self.score_batch([job])[0]
 
-    def _span_utilities(self, job: ScoringJob, memory: Memory) -> tuple[list[float], float]:
-        """-dL/dz of every span, summed over the layers and heads that carry the score."""
+    def score_batch(self, jobs: Sequence[ScoringJob]) -> list[Scores]:
+        """Score several queries over the same documents: their questions pass through the model together."""
+        pieces = split_into_pieces(jobs[0].documents, self.pieces, self.window)
+        memory = jobs[0].generator.remember(jobs[0].documents, pieces.token_spans, jobs[0].tokens)
+        results = []
+        for utilities, loss in self._span_utilities(jobs, memory):
+            documents = [self._document_utility([utilities[s] for s in spans]) for spans in pieces.document_spans]
+            details = {"loss": loss, "passes": self.steps}
+            results.append(Scores(documents, self._explained(pieces, utilities), details))
+        return results
+
+    def _span_utilities(self, jobs: Sequence[ScoringJob], memory: Memory) -> list[tuple[list[float], float]]:
+        """For each job -dL/dz of every span, summed over the layers and heads that carry the score, and the loss."""
         import torch
 
-        end = 1 / len(job.documents) if self.z == "uniform" else float(self.z)
+        generator = jobs[0].generator
+        end = 1 / len(jobs[0].documents) if self.z == "uniform" else float(self.z)
         points = [end] if self.steps == 1 else [end * (k + 0.5) / self.steps for k in range(self.steps)]
-        layers = self._layers(job.generator.n_layers)
-        total, loss = torch.zeros(memory.n_spans, dtype=torch.float64), 0.0
-        for batch in torch.tensor(points).split(self.batch_size):
-            gates = batch[:, None].expand(-1, memory.n_spans)
-            found = job.generator.gate_gradients(memory, job.continuation, gates, layers)
-            total -= self._over_heads(found.gradients, layers, job.generator.n_heads).double().sum(0).cpu()
-            loss = float(found.loss[-1])
-        job.tokens["question"] += len(points) * len(job.continuation)
+        layers = self._layers(generator.n_layers)
+        totals = torch.zeros(len(jobs), memory.n_spans, dtype=torch.float64)
+        losses = [0.0] * len(jobs)
+        # Questions of similar length stand together, so that little is spent on padding.
+        order = sorted(range(len(jobs)), key=lambda i: len(jobs[i].continuation))
+        rows = [(i, z) for i in order for z in points]
+        for start in range(0, len(rows), self.batch_size):
+            batch = rows[start : start + self.batch_size]
+            gates = torch.tensor([z for _, z in batch])[:, None].expand(-1, memory.n_spans)
+            found = generator.gate_gradients(memory, [jobs[i].continuation for i, _ in batch], gates, layers)
+            slopes = self._over_heads(found.gradients, layers, generator.n_heads).double().cpu()
+            totals.index_add_(0, torch.tensor([i for i, _ in batch]), -slopes)
+            for (i, _), loss in zip(batch, found.loss.tolist(), strict=True):
+                losses[i] = loss
+        for job in jobs:
+            job.tokens["documents"] += 0
+            job.tokens["question"] += len(points) * len(job.continuation)
         scale = 1.0 if self.steps == 1 else end / self.steps
-        return (total * scale).tolist(), loss
+        return list(zip((totals * scale).tolist(), losses, strict=True))
 
     def _layers(self, n_layers: int) -> list[int]:
         chosen = {layer for layer, _ in self.heads} if self.heads is not None else set(range(n_layers))

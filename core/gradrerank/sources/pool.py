@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from gradrerank.documents import Document, DroppedDocument, DropReason, Provenance
 from gradrerank.errors import InvalidArgumentError, InvalidTypeError
@@ -26,6 +26,10 @@ DEFAULT_SOURCE = "documents"
 # Damps the lead of the first ranks in reciprocal rank fusion: the value of Cormack, Clarke and
 # Buettcher, "Reciprocal rank fusion outperforms Condorcet and individual rank learning methods", 2009.
 RANK_OFFSET = 60
+
+
+Sources = Mapping[str, Iterable[Document | str]] | Iterable[Document | str]
+"""Documents by source name, or documents of one source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +79,7 @@ class Pool:
     n_documents: Mapping[str, int]
 
 
-def read_sources(
-    sources: Mapping[str, Iterable[Document | str]] | Iterable[Document | str],
-) -> dict[str, tuple[Document, ...]]:
+def read_sources(sources: Sources) -> dict[str, tuple[Document, ...]]:
     """Read every source once and check what is in it.
 
     Args:
@@ -107,6 +109,29 @@ def read_sources(
         if is_blank(name):
             raise InvalidArgumentError(f"the name of a source must hold some text, got {name!r}")
     return {name: _read_documents(f"sources[{name!r}]", documents) for name, documents in sources.items()}
+
+
+def read_sources_of_each(sources: Sources | Sequence[Sources], n: int) -> list[dict[str, tuple[Document, ...]]]:
+    """The sources of each of n queries; sources that all share are read once.
+
+    Args:
+        sources: One argument of :func:`read_sources` for all queries, or a list of n of them.
+        n: Number of queries.
+
+    Returns:
+        n results of :func:`read_sources`.
+
+    Raises:
+        InvalidArgumentError: When a list has another length than n.
+        InvalidTypeError: See :func:`read_sources`.
+    """
+    a_list = isinstance(sources, Sequence) and not isinstance(sources, (str, bytes))
+    if not a_list or all(isinstance(item, (Document, str)) for item in sources):
+        return [read_sources(cast("Sources", sources))] * n
+    own = cast("Sequence[Sources]", sources)
+    if len(own) != n:
+        raise InvalidArgumentError(f"sources has {len(own)} items for {n} queries")
+    return [read_sources(item) for item in own]
 
 
 def _read_documents(where: str, documents: Any) -> tuple[Document, ...]:

@@ -1,0 +1,53 @@
+"""One query on its way through the pipeline: what is known of it so far."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from gradrerank.scorers.base import Scores
+from gradrerank.stopwatch import Stopwatch
+
+if TYPE_CHECKING:
+    from gradrerank.documents import Document, DroppedDocument
+    from gradrerank.lm.prompt import DocumentTokens
+    from gradrerank.sources.combination import ChosenSources
+    from gradrerank.sources.pool import Pool
+    from gradrerank.targets import Target
+
+
+@dataclass(slots=True)
+class Call:
+    """The state of one query; each stage of the pipeline fills in its part.
+
+    Args:
+        query: The query.
+        sources: Documents by source name, checked.
+        reference: The answer given by the caller, or None.
+        weights: Weights of the sources between 0 and 1, or None.
+        pool: Candidates and what was dropped so far.
+        selected: Names of the sources that are read, in the order of choice.
+        chosen: The choice among the sources, or None where none was made.
+        documents: The candidates as the model reads them.
+        goal: The text whose loss is read.
+        scores: Utilities of the candidates that were read.
+        unread: Candidates that were cut before the model read them.
+        watch: Seconds by stage.
+        tokens: Tokens through the model by stage.
+    """
+
+    query: str
+    sources: Mapping[str, Sequence[Document]]
+    reference: str | None
+    weights: Mapping[str, float] | None = None
+    pool: Pool = field(init=False)
+    selected: Sequence[str] = ()
+    chosen: ChosenSources | None = None
+    documents: Sequence[DocumentTokens] = ()
+    goal: Target = field(init=False)
+    scores: Scores = field(default_factory=lambda: Scores(()))
+    unread: tuple[DroppedDocument, ...] = ()
+    watch: Stopwatch = field(default_factory=Stopwatch)
+    tokens: Counter[str] = field(default_factory=Counter)

@@ -1,0 +1,106 @@
+"""From calls to scores: queries over the same documents together, long pools only as far as it pays."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gradrerank.context.selection import rank_and_cut
+from gradrerank.documents import DroppedDocument
+from gradrerank.scorers.base import BatchScorer, Scorer, Scores, ScoringJob
+from gradrerank.scorers.checking import checked_scores
+
+if TYPE_CHECKING:
+    from gradrerank.call import Call
+    from gradrerank.lm.generator import Generator
+    from gradrerank.settings import Settings
+
+
+def score_calls(calls: Iterable[Call], scorer: Scorer, use: Settings, generator: Generator) -> None:
+    """Fill in the scores of every call.
+
+    Calls over the same documents are scored together where the scorer can; with ``max_candidates``
+    each is scored on its own.
+
+    Args:
+        calls: Calls with at least one document each.
+        scorer: The scorer.
+        use: The settings.
+        generator: The model.
+    """
+    for group in _same_documents(calls):
+        start = time.perf_counter()
+        if use.max_candidates is not None:
+            for call in group:
+                score_as_far_as_it_pays(call, scorer, use, generator)
+        else:
+            jobs = [_job(call, len(call.documents), use, generator) for call in group]
+            for call, scores in zip(group, _scores(scorer, jobs), strict=True):
+                call.scores = scores
+        share = (time.perf_counter() - start) / len(group)
+        for call in group:
+            call.watch.add("score", share)
+
+
+def score_as_far_as_it_pays(call: Call, scorer: Scorer, use: Settings, generator: Generator) -> None:
+    """Read a long pool in the order of retrieval until further documents stop being kept.
+
+    The first ``max_candidates`` documents are always read. After that, blocks of a quarter of that
+    number are read as long as the block before held a document that would be kept: one in the first
+    ``top_n`` with at least ``min_score``, or, where neither is set, one with a positive utility.
+
+    What this guarantees: a document is left unread only when every one of the documents of the block
+    before it (in fused retrieval order, at least ``max_candidates // 4``) was read, was compared with
+    all others that were read, and would not be kept. What it does not: a relevant document that
+    retrieval put behind such a block of useless ones is missed.
+
+    Args:
+        call: The call; its candidates are cut to those that were read, the others are in ``unread``.
+        scorer: The scorer.
+        use: The settings; ``max_candidates`` is set.
+        generator: The model.
+    """
+    total, limit = len(call.documents), use.max_candidates or len(call.documents)
+    block, read = max(1, limit // 4), min(limit, total)
+    while True:
+        call.scores = _scores(scorer, [_job(call, read, use, generator)])[0]
+        if read == total or not _pays(call.scores, read - block, use):
+            break
+        read = min(read + block, total)
+    call.unread = tuple(
+        DroppedDocument(c.document, c.provenance, "max_candidates") for c in call.pool.candidates[read:]
+    )
+    call.pool = replace(call.pool, candidates=call.pool.candidates[:read])
+    call.documents = call.documents[:read]
+
+
+def _pays(scores: Scores, first_of_block: int, use: Settings) -> bool:
+    """Whether the last block that was read holds a document that would be kept."""
+    if use.top_n is None and use.min_score is None:
+        return any(utility > 0 for utility in scores.utilities[max(first_of_block, 0) :])
+    kept = rank_and_cut(scores.utilities, top_n=use.top_n, min_score=use.min_score).kept
+    return any(index >= first_of_block for index in kept)
+
+
+def _job(call: Call, n: int, use: Settings, generator: Generator) -> ScoringJob:
+    return ScoringJob(
+        call.query, call.documents[:n], call.goal.continuation, generator, top_n=use.top_n, tokens=call.tokens
+    )
+
+
+def _scores(scorer: Scorer, jobs: Sequence[ScoringJob]) -> list[Scores]:
+    n = len(jobs[0].documents)
+    if len(jobs) > 1 and isinstance(scorer, BatchScorer):
+        found = scorer.score_batch(jobs)
+    else:
+        found = [scorer.score(job) for job in jobs]
+    return [checked_scores(scores, n, scorer.name) for scores in found]
+
+
+def _same_documents(calls: Iterable[Call]) -> list[list[Call]]:
+    groups: dict[tuple[tuple[int, ...], ...], list[Call]] = {}
+    for call in calls:
+        groups.setdefault(tuple(d.ids for d in call.documents), []).append(call)
+    return list(groups.values())
