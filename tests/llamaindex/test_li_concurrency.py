@@ -49,8 +49,11 @@ async def test_C17_the_loop_goes_on_while_nodes_are_ranked(reranker: GradReranke
 
 
 async def test_C17_the_loop_goes_on_while_a_model_is_loaded_and_a_draft_is_written(tmp_path: Any) -> None:
+    loops: list[asyncio.AbstractEventLoop] = []
+
     class SlowLLM(RecordingLLM):
         async def acomplete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> Any:
+            loops.append(asyncio.get_running_loop())
             await asyncio.sleep(0.2)
             return self.complete(prompt, formatted=formatted, **kwargs)
 
@@ -59,6 +62,7 @@ async def test_C17_the_loop_goes_on_while_a_model_is_loaded_and_a_draft_is_writt
     tokenizer.save_pretrained(tmp_path)
     postprocessor = GradRerankPostprocessor(model=str(tmp_path), target="draft", llm=SlowLLM(prompts=[]))
     assert await longest_gap(postprocessor.apostprocess_nodes(as_nodes(*DOCUMENTS), query_str=QUERY)) < 0.5
+    assert loops == [asyncio.get_running_loop()]  # clients of an LLM belong to the loop of the caller
 
 
 async def test_C17_the_sync_method_works_inside_a_running_loop(reranker: GradReranker) -> None:
