@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
@@ -27,6 +26,7 @@ from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle
 from gradrerank.adapting import LazyReranker, check_setting, draft_prompt, run_blocking
 from gradrerank.documents import RerankResult
 from gradrerank.errors import InvalidArgumentError, InvalidTypeError, ScoringError
+from gradrerank.fetching import OnLoop
 from gradrerank.lm.embedded import HUB_NAME
 from gradrerank.lm.prompt import PromptTexts
 from gradrerank.settings import Settings
@@ -92,6 +92,9 @@ class GradRerankPostprocessor(PromptMixin, BaseNodePostprocessor):
     source_lambda: float = Field(default=0.1, description="Weight of the redundancy between sources.")
     max_sources: int | None = Field(default=None, description="Most sources that are combined; None for no limit.")
     docs_per_source: int | None = Field(default=None, description="Nodes that each source hands over at most.")
+    max_candidates: int | None = Field(
+        default=None, description="Nodes that the model reads at first, and more as long as it pays; None reads all."
+    )
     weights: dict[str, float] | None = Field(
         default=None, description="Trust in each source, by name; a source that is not named has the largest weight."
     )
@@ -207,14 +210,15 @@ class GradRerankPostprocessor(PromptMixin, BaseNodePostprocessor):
         Returns:
             As :meth:`rerank`.
         """
-        loop = asyncio.get_running_loop()
+        loop = OnLoop()
 
         def write(question: str, texts: list[str]) -> str:  # called in the thread that ranks
             asked = self._llm().apredict(self.draft_prompt, **_draft_values(question, texts))
-            return _as_text(asyncio.run_coroutine_threadsafe(asked, loop).result())
+            return _as_text(loop.wait_for(asked))
 
         use = self._settings(settings, write)
-        with announced(callback_manager or self.callback_manager, query, nodes, use["top_n"], self.model_name) as kept:
+        manager = callback_manager or self.callback_manager
+        with announced(manager, query, nodes, use["top_n"], self.model_name) as kept, loop:
             kept.extend(await run_blocking(self._rank, query.query_str, pool, use))
         return kept
 

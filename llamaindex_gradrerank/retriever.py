@@ -22,9 +22,9 @@ from gradrerank.adapting import (
     check_timeout,
     fetch_all,
     merged_pool,
-    run_in_thread,
 )
 from gradrerank.errors import InvalidArgumentError
+from gradrerank.fetching import run_in_thread
 from gradrerank.sources.pool import reciprocal_rank
 from gradrerank.sources.weights import Weights, check_weights
 from llamaindex_gradrerank.events import SourcesEvent, dispatcher

@@ -99,6 +99,32 @@ async def test_C17_a_cancellation_returns_at_once(reranker: GradReranker) -> Non
     assert time.monotonic() - begin < 0.2
 
 
+async def test_C17_a_cancellation_reaches_the_llm_and_frees_the_thread_that_waits_for_it(
+    reranker: GradReranker,
+) -> None:
+    cancelled: list[str] = []
+
+    class Hanging(RecordingLLM):
+        async def acomplete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> Any:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                cancelled.append(prompt)
+                raise
+
+    hanging = GradRerankPostprocessor(reranker=reranker, target="draft", llm=Hanging())
+    for _ in range(3):  # more than may compute at a time
+        task = asyncio.create_task(hanging.apostprocess_nodes(as_nodes(*DOCUMENTS), query_str=QUERY))
+        await asyncio.sleep(0.1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    await asyncio.sleep(0.05)
+    assert len(cancelled) == 3
+    plain = GradRerankPostprocessor(reranker=reranker)
+    assert len(await asyncio.wait_for(plain.apostprocess_nodes(as_nodes("a", "b"), query_str="q"), 5)) == 2
+
+
 def test_C18_sixteen_threads_get_what_one_gets() -> None:
     model, tokenizer = tiny("llama")
     postprocessor = GradRerankPostprocessor(model=(model, tokenizer), max_document_tokens=12)
