@@ -18,7 +18,7 @@ number of document tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -203,7 +203,9 @@ def _gated(
 class _GatedAttention(torch.autograd.Function):
     """Gated attention with the backward pass of the module's docstring.
 
-    Shapes: R rows, H heads in K groups of G that share keys, T new tokens, N tokens of memory.
+    Shapes: R rows, H heads in K groups of G that share keys, T new tokens, N tokens of memory. What is
+    as large as the memory is laid out [K, R * G * T, N], one matrix product for each group of heads, and
+    is worked on in place. New tokens among themselves are [R, K, G, T, T].
     """
 
     @staticmethod
@@ -221,77 +223,114 @@ class _GatedAttention(torch.autograd.Function):
         hidden: Tensor | None,
     ) -> Tensor:
         """Attend; keep the log of the normaliser Z instead of the weights."""
-        far = _memory_logits(query, memory_keys, scale, hidden)
-        gated = far + _per_token(gates, spans, far).log()
+        shape = query.unflatten(1, (key.shape[1], -1)).shape
+        is_open = bool((gates == 1).all())
         near = _own_logits(query, key, scale)
-        log_z = torch.logaddexp(gated.logsumexp(-1), near.logsumexp(-1))
-        weights = (gated - log_z.unsqueeze(-1)).exp_().to(value.dtype)
-        own = (near - log_z.unsqueeze(-1)).exp_().to(value.dtype)
-        output = _mix_memory(weights, memory_values) + _mix_own(own, value)
+        far = _hide(
+            torch.bmm(_stacked(query * scale, shape), memory_keys.transpose(1, 2)).to(near.dtype), hidden, shape
+        )
+        if not is_open:
+            _by_gates(far, gates, spans, shape, torch.Tensor.add_, torch.log)
+        top = far.amax(-1, keepdim=True).clamp_(min=torch.finfo(far.dtype).min)
+        weights = far.sub_(top).exp_()
+        log_far = _unstacked(weights.sum(-1, keepdim=True).log_().add_(top), shape)
+        log_z = torch.logaddexp(log_far, near.logsumexp(-1, keepdim=True))
+        own = (near - log_z).exp_().to(value.dtype)
+        seen = _unstacked(torch.bmm(weights.to(value.dtype), memory_values), shape)
+        share = (_unstacked(top, shape) - log_z).exp_().to(value.dtype)
+        output = seen * share + _mix_own(own, value)
         ctx.save_for_backward(query, key, value, gates, memory_keys, memory_values, spans, log_z, output, hidden)
-        ctx.n_spans, ctx.scale = n_spans, scale
+        ctx.n_spans, ctx.scale, ctx.is_open = n_spans, scale, is_open
         return output.flatten(1, 2)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Recompute the weights and reduce them to one number per row, head and span."""
         query, key, value, gates, memory_keys, memory_values, spans, log_z, output, hidden = ctx.saved_tensors
-        grad = grad.reshape(output.shape)
-        wide = log_z.dtype
+        shape, wide = output.shape, log_z.dtype
+        grad, split = grad.reshape(shape), query.unflatten(1, shape[1:3])
         delta = (grad.to(wide) * output.to(wide)).sum(-1, keepdim=True)
 
-        ungated = (_memory_logits(query, memory_keys, ctx.scale, hidden) - log_z.unsqueeze(-1)).exp_()
-        ungated *= _mix_memory(grad, memory_values.transpose(-1, -2)).to(wide) - delta
-        grad_gates = _per_span(ungated.sum(-2).flatten(1, 2), spans, ctx.n_spans) if ctx.needs_input_grad[3] else None
+        # exp(a) / Z and D - delta, each in the product that makes it.
+        pull = _shifted_product(grad, memory_values, delta, shape)
+        ungated = _shifted_product(split * ctx.scale, memory_keys, log_z, shape)
+        _hide(ungated, hidden, shape).exp_().mul_(pull)
+        grad_gates = None
+        if ctx.needs_input_grad[3]:
+            per_token = _view(ungated, shape).sum(-2).transpose(0, 1).flatten(1, 2)
+            grad_gates = _per_span(per_token, spans, ctx.n_spans)
 
         grad_query = grad_key = grad_value = None
         if any(ctx.needs_input_grad[:3]):
-            ungated *= _per_token(gates, spans, ungated)
-            own = (_own_logits(query, key, ctx.scale) - log_z.unsqueeze(-1)).exp_()
+            if not ctx.is_open:
+                _by_gates(ungated, gates, spans, shape, torch.Tensor.mul_, lambda z: z)
+            own = (_own_logits(query, key, ctx.scale) - log_z).exp_()
             own_slope = (own * (_mix_own(grad, value.transpose(-1, -2)).to(wide) - delta)).to(query.dtype)
-            slope = _mix_memory(ungated.to(query.dtype), memory_keys) + _mix_own(own_slope, key)
+            slope = _unstacked(torch.bmm(ungated.to(query.dtype), memory_keys), shape) + _mix_own(own_slope, key)
             grad_query = (slope * ctx.scale).flatten(1, 2)
-            split = query.unflatten(1, (key.shape[1], -1))
             grad_key = torch.einsum("rkgts,rkgtd->rksd", own_slope, split) * ctx.scale
             grad_value = torch.einsum("rkgts,rkgtd->rksd", own.to(grad.dtype), grad)
         return grad_query, grad_key, grad_value, grad_gates, None, None, None, None, None, None
 
 
-def _memory_logits(query: Tensor, memory_keys: Tensor, scale: float, hidden: Tensor | None) -> Tensor:
-    """[R, K, G, T, N] logits towards the memory, at least in float32."""
-    kv_heads = memory_keys.shape[0]
-    split = query.unflatten(1, (kv_heads, -1))
-    logits = _mix_memory(split, memory_keys.transpose(-1, -2)).to(torch.promote_types(query.dtype, torch.float32))
-    logits *= scale
-    return logits if hidden is None else logits.masked_fill(hidden, -torch.inf)
+def _stacked(part: Tensor, shape: torch.Size) -> Tensor:
+    """[R, H, T, a] or [R, K, G, T, a] as [K, R * G * T, a]."""
+    rows, kv_heads, groups, tokens, _ = shape
+    split = part.reshape(rows, kv_heads, groups, tokens, -1)
+    return split.transpose(0, 1).reshape(kv_heads, rows * groups * tokens, -1)
+
+
+def _view(stacked: Tensor, shape: torch.Size) -> Tensor:
+    """[K, R * G * T, a] seen as [K, R, G, T, a]."""
+    rows, kv_heads, groups, tokens, _ = shape
+    return stacked.view(kv_heads, rows, groups, tokens, -1)
+
+
+def _unstacked(stacked: Tensor, shape: torch.Size) -> Tensor:
+    """[K, R * G * T, a] as [R, K, G, T, a]."""
+    return _view(stacked, shape).transpose(0, 1)
+
+
+def _shifted_product(part: Tensor, memory: Tensor, shift: Tensor, shape: torch.Size) -> Tensor:
+    """Products of [R, K, G, T, a] with [K, N, a], less [R, K, G, T, 1]: [K, R * G * T, N], at least float32."""
+    stacked, other, wide = _stacked(part, shape), memory.transpose(1, 2), shift.dtype
+    if stacked.dtype == wide:
+        return torch.baddbmm(_stacked(shift, shape), stacked, other, beta=-1)
+    return torch.bmm(stacked, other).to(wide).sub_(_stacked(shift, shape))
+
+
+def _hide(stacked: Tensor, hidden: Tensor | None, shape: torch.Size) -> Tensor:
+    """Put minus infinity, in place, where a token of memory is out of a new token's sight."""
+    if hidden is not None:
+        _view(stacked, shape).masked_fill_(hidden, -torch.inf)
+    return stacked
+
+
+def _by_gates(
+    stacked: Tensor,
+    gates: Tensor,
+    spans: Tensor,
+    shape: torch.Size,
+    apply: Callable[[Tensor, Tensor], Tensor],
+    transform: Callable[[Tensor], Tensor],
+) -> None:
+    """Apply the transformed gate of every token of memory in place; tokens without a gate have 1."""
+    with_one = transform(functional.pad(gates.to(stacked.dtype), (0, 1), value=1.0))
+    spread = with_one[..., spans].unflatten(1, shape[1:3]).transpose(0, 1).unsqueeze(-2)
+    apply(_view(stacked, shape), spread)
 
 
 def _own_logits(query: Tensor, key: Tensor, scale: float) -> Tensor:
-    """[R, K, G, T, T] causal logits among the new tokens."""
-    logits = _mix_own(query.unflatten(1, (key.shape[1], -1)), key.transpose(-1, -2))
-    logits = logits.to(torch.promote_types(query.dtype, torch.float32)) * scale
+    """[R, K, G, T, T] causal logits among the new tokens, at least in float32."""
+    logits = _mix_own(query.unflatten(1, (key.shape[1], -1)) * scale, key.transpose(-1, -2))
+    logits = logits.to(torch.promote_types(query.dtype, torch.float32))
     later = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).triu(1)
     return logits.masked_fill(later, -torch.inf)
-
-
-def _mix_memory(weights: Tensor, memory: Tensor) -> Tensor:
-    """[R, K, G, T, a] times [K, a, b]: one matrix product per group of heads, without copies per row."""
-    rows, kv_heads, groups, tokens, _ = weights.shape
-    stacked = weights.transpose(0, 1).reshape(kv_heads, rows * groups * tokens, -1)
-    mixed = torch.bmm(stacked, memory)
-    return mixed.view(kv_heads, rows, groups, tokens, -1).transpose(0, 1)
 
 
 def _mix_own(weights: Tensor, own: Tensor) -> Tensor:
     """[R, K, G, T, a] times [R, K, a, b]."""
     return torch.matmul(weights, own.unsqueeze(2))
-
-
-def _per_token(gates: Tensor, spans: Tensor, like: Tensor) -> Tensor:
-    """[R, H, S] gates as [R, K, G, 1, N], with 1 for tokens that have none."""
-    with_one = functional.pad(gates.to(like.dtype), (0, 1), value=1.0)
-    spread: Tensor = with_one[..., spans].unflatten(1, like.shape[1:3])
-    return spread.unsqueeze(-2)
 
 
 def _per_span(per_token: Tensor, spans: Tensor, n_spans: int) -> Tensor:
