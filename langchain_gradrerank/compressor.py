@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import Future
 from typing import Any, Self
 
 from langchain_core.callbacks import Callbacks, adispatch_custom_event, dispatch_custom_event
@@ -16,7 +14,7 @@ from pydantic import ConfigDict, Field, PrivateAttr, ValidationInfo, field_seria
 
 from gradrerank import Document as CoreDocument
 from gradrerank import RerankResult
-from gradrerank.adapting import LazyReranker, Occurrences, check_setting, draft_prompt, run_blocking
+from gradrerank.adapting import LazyReranker, Occurrences, OnLoop, check_setting, draft_prompt, run_blocking
 from gradrerank.errors import InvalidArgumentError, InvalidTypeError, ScoringError
 from gradrerank.targets import DraftWriter
 from gradrerank.validation import check_choice, check_query
@@ -39,6 +37,7 @@ SETTINGS = (
     "max_sources",
     "docs_per_source",
     "weights",
+    "max_candidates",
     "top_n",
     "min_score",
     "max_document_tokens",
@@ -85,6 +84,8 @@ class GradRerankCompressor(BaseDocumentCompressor):
         max_sources: Most sources that are combined.
         docs_per_source: Documents that each source hands over at most.
         weights: Trust in each source, by name; sources that are not named have the largest weight.
+        max_candidates: Documents that the model reads at first, best by fused retrieval order, and more as
+            long as it pays; None reads all.
         max_document_tokens: Tokens of a document that are read at most; None reads all.
         draft_documents: Documents in the prompt of a draft.
         draft_tokens: Most tokens of a draft of the scoring model.
@@ -120,6 +121,7 @@ class GradRerankCompressor(BaseDocumentCompressor):
     max_sources: int | None = None
     docs_per_source: int | None = None
     weights: dict[str, float] | None = None
+    max_candidates: int | None = None
     max_document_tokens: int | None = None
     draft_documents: int = 5
     draft_tokens: int = 32
@@ -158,7 +160,8 @@ class GradRerankCompressor(BaseDocumentCompressor):
         """Keep the documents that help, best first, while the event loop goes on.
 
         The model computes in a thread of its own; ``llm`` is awaited on the loop. A cancellation
-        returns at once.
+        returns at once. Loading a model takes seconds in which other coroutines run haltingly: pass
+        a ready ``reranker`` where that matters.
 
         Args:
             documents: As in :meth:`compress_documents`.
@@ -214,21 +217,15 @@ class GradRerankCompressor(BaseDocumentCompressor):
         """
 
         async def work(given: dict[str, Any], config: RunnableConfig) -> list[Document]:
-            loop = asyncio.get_running_loop()
-            drafts: list[Future[str]] = []
-
             async def ask(prompt: str) -> str:
                 return _text_of(await self.llm.ainvoke(prompt, config=config))
 
-            def write(query: str, texts: list[str]) -> str:  # called in the thread that ranks
-                drafts.append(asyncio.run_coroutine_threadsafe(ask(self._draft_prompt(query, texts)), loop))
-                return drafts[-1].result()
+            with OnLoop() as loop:
 
-            try:
+                def write(query: str, texts: list[str]) -> str:  # called in the thread that ranks
+                    return loop.wait_for(ask(self._draft_prompt(query, texts)))
+
                 ranked, told = await run_blocking(self._rank, found, query, self._settings(settings, write))
-            finally:  # a cancellation reaches the llm too, and frees the thread that waits for it
-                for draft in drafts:
-                    draft.cancel()
             await adispatch_custom_event(EVENT, told, config=config)
             return ranked
 

@@ -27,6 +27,7 @@ from gradrerank.adapting import (
     check_timeout,
     fetch_all,
     merged_pool,
+    run_in_thread,
 )
 from gradrerank.errors import InvalidArgumentError, InvalidTypeError
 from gradrerank.sources.weights import check_weights
@@ -144,6 +145,8 @@ class MultiSourceRetriever(BaseRetriever):
 
     def _acall(self, name: str, query: str, config: RunnableConfig) -> Any:
         async def call() -> list[Document]:
+            if _only_blocks(self.sources[name]):
+                return await run_in_thread(self._call(name, query, config))
             return read_documents(await self.sources[name].ainvoke(query, config=config), f"sources[{name!r}]")
 
         return call
@@ -229,6 +232,16 @@ def _as_runnable(name: str, source: Any) -> Runnable[str, list[Document]]:
         f"sources[{name!r}] must be a retriever, another runnable or a function from a query to documents, "
         f"got {source!r}"
     )
+
+
+def _only_blocks(source: Runnable[str, list[Document]]) -> bool:
+    """Whether its async methods only run the sync ones in the loop's executor.
+
+    There, a source that hangs would keep the loop from ending, and its run would never end in a trace.
+    """
+    if isinstance(source, BaseRetriever):
+        return type(source)._aget_relevant_documents.__module__ == BaseRetriever.__module__
+    return isinstance(source, RunnableLambda) and not hasattr(source, "afunc")
 
 
 def _config(

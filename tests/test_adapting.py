@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import warnings
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from gradrerank.adapting import (
     LazyReranker,
     Occurrence,
     Occurrences,
+    OnLoop,
     afetch_all,
     check_on_source_error,
     check_setting,
@@ -307,6 +309,37 @@ def test_C17_work_that_waits_for_more_work_does_not_lock_up() -> None:
         return list(await asyncio.wait_for(asyncio.gather(*(run_blocking(outer, i) for i in range(3))), 20))
 
     assert asyncio.run(main()) == [0, 2, 4]
+
+
+def test_C13_leaving_cancels_what_a_thread_awaits_whenever_it_began() -> None:
+    """Also what begins in the very moment of leaving, and after it."""
+    ended: list[BaseException] = []
+
+    async def main() -> None:
+        begun = threading.Event()
+
+        def work(loop: OnLoop) -> None:
+            begun.wait(10)
+            for _ in range(3):
+                try:
+                    loop.wait_for(asyncio.sleep(60))
+                except CancelledError as error:
+                    ended.append(error)
+
+        for pause in (0.0, 0.001, 0.05):
+            begun.clear()
+            with pytest.raises(asyncio.TimeoutError), OnLoop() as loop:
+                waiting = asyncio.ensure_future(run_blocking(work, loop))
+                await asyncio.sleep(0.05)
+                begun.set()
+                await asyncio.wait_for(waiting, pause)
+        await asyncio.wait_for(run_blocking(str), 10)
+        await asyncio.sleep(0.1)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # no coroutine is left that was never awaited
+        asyncio.run(main())
+    assert len(ended) == 9
 
 
 # -- checks ----------------------------------------------------------------------------------------

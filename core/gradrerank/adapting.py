@@ -20,6 +20,7 @@ from gradrerank.errors import InvalidArgumentError, InvalidTypeError
 from gradrerank.fetching import (
     ON_SOURCE_ERROR,
     Fetched,
+    OnLoop,
     OnSourceError,
     afetch_all,
     fetch_all,

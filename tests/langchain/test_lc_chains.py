@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +134,34 @@ async def test_trace_of_a_failing_source_and_of_a_failing_ranking(reranker: Grad
         assert isinstance(crm.errors[0], ConnectionError)
         assert isinstance(ranking.errors[0], KeyError)
         assert recorder.events[0][1]["errors"] == {"crm": "ConnectionError: down"}
+
+
+def test_a_source_that_hangs_keeps_no_loop_and_its_run_ends_when_it_does() -> None:
+    release, recorder = threading.Event(), Recorder()
+
+    class Hanging(BaseRetriever):
+        def _get_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
+            release.wait(30)
+            return []
+
+    def hang(query: str) -> list[Document]:
+        release.wait(30)
+        return []
+
+    retriever = MultiSourceRetriever(
+        sources={"class": Hanging(), "function": hang, "web": source(docs("x"))}, compressor=None, timeout=0.3
+    )
+    start = time.perf_counter()
+    with pytest.warns(SourceWarning) as caught:
+        found = asyncio.run(retriever.ainvoke(QUERY, config={"callbacks": [recorder]}))
+    assert time.perf_counter() - start < 10
+    assert (len(found), len(caught)) == (1, 2)
+    release.set()
+    waited = time.perf_counter() + 10
+    while time.perf_counter() < waited and any(run.ends + len(run.errors) == 0 for run in recorder.runs.values()):
+        time.sleep(0.01)
+    recorder.assert_each_run_ended_once()
+    assert len(recorder.runs) == 4
 
 
 async def test_a_raising_handler_does_not_break_ranking(retriever: MultiSourceRetriever) -> None:

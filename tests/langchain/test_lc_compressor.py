@@ -184,6 +184,13 @@ def test_ranking_twice_keeps_the_record_of_the_sources(reranker: GradReranker) -
     assert all(isinstance(d.metadata["retrieval_source"], list) for d in twice)
 
 
+def test_the_rank_in_a_source_is_the_recorded_one(compressor: GradRerankCompressor) -> None:
+    """Most of what the retriever found was filtered out in between."""
+    once = compressor.compress_documents(docs(*DOCUMENTS), QUERY)
+    last = [d for d in once if d.id == "d4"]
+    assert [record(d)["ranks"] for d in compressor.compress_documents(last, QUERY)] == [{"documents": 5}]
+
+
 # -- cases -----------------------------------------------------------------------------------------
 
 
@@ -783,6 +790,11 @@ def test_C20_a_reranker_of_a_named_model_is_pickled_too(tiny_folder: str) -> Non
     pickled = pickle.dumps(compressor)
     assert len(pickled) < 5000
     assert both(pickle.loads(pickled), docs(*DOCUMENTS)) == both(compressor, docs(*DOCUMENTS))
+
+
+def test_C20_a_ready_model_is_refused_before_its_weights_are_read() -> None:
+    with pytest.raises(TypeError, match="make it from a model name or folder to pickle it"):
+        GradRerankCompressor(model=tiny()).__getstate__()
 
 
 @pytest.mark.parametrize("field", ["model", "reranker"])
