@@ -8,14 +8,13 @@ loaded when it is first needed.
 
 from __future__ import annotations
 
-import copy
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from gradrerank.documents import Document, Provenance
+from gradrerank.documents import Document, Provenance, copied
 from gradrerank.errors import InvalidArgumentError, InvalidTypeError
 from gradrerank.fetching import (
     ON_SOURCE_ERROR,
@@ -287,17 +286,6 @@ def draft_prompt(words: PromptTexts, query: str, texts: Sequence[str]) -> str:
         texts: Texts of a few documents, best first.
     """
     return "\n\n".join([words.system, words.introduction.strip(), *texts, f"{words.question} {query}"])
-
-
-def copied(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """A deep copy of some metadata; a value that cannot be copied, such as an open file, is shared."""
-    twin = {}
-    for key, value in metadata.items():
-        try:
-            twin[key] = copy.deepcopy(value)
-        except Exception:  # noqa: BLE001 - deepcopy raises whatever the value's class raises
-            twin[key] = value
-    return twin
 
 
 def _by_rank(occurrences: Sequence[Occurrence[T]]) -> list[Occurrence[T]]:

@@ -6,6 +6,7 @@ document after duplicates were merged; what is left after ranking is a *ranked d
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -297,6 +298,24 @@ class RerankResult:
             for d in self.documents
         ]
         return pandas.DataFrame(rows, columns=columns)
+
+
+def copied(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """A deep copy of metadata, so that writing to a result never reaches the caller's document.
+
+    Args:
+        metadata: Anything that a caller attached to a document.
+
+    Returns:
+        The copy. A value that cannot be copied, such as an open file, is shared.
+    """
+    twin = {}
+    for key, value in metadata.items():
+        try:
+            twin[key] = copy.deepcopy(value)
+        except Exception:  # noqa: BLE001 - deepcopy raises whatever the value's class raises
+            twin[key] = value
+    return twin
 
 
 def _fields(item: Any) -> dict[str, Any]:

@@ -280,13 +280,13 @@ class OnLoop:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._calls: list[Future[Any]] = []
-        self._left = False
+        self._left = threading.Event()
 
     def __enter__(self) -> OnLoop:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._left = True
+        self._left.set()
         for call in self._calls:
             call.cancel()
 
@@ -302,11 +302,11 @@ class OnLoop:
         Raises:
             CancelledError: When the loop no longer waits.
         """
-        if self._left:
+        if self._left.is_set():
             coroutine.close()
             raise CancelledError
         call = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         self._calls.append(call)
-        if self._left:  # left between the two lines above
+        if self._left.is_set():  # left between the two lines above
             call.cancel()
         return call.result()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from gradrerank.documents import DroppedDocument, RankedDocument, SourceReport, SpanUtility
+from gradrerank.documents import DroppedDocument, RankedDocument, SourceReport, SpanUtility, copied
 
 if TYPE_CHECKING:
     from gradrerank.context.fusion import FinalScores
@@ -41,7 +40,7 @@ def ranked_documents(
             text=candidates[i].text,
             id=candidates[i].document.id,
             title=candidates[i].title,
-            metadata=_copied(candidates[i].document.metadata),
+            metadata=copied(candidates[i].document.metadata),
             score=final.scores[i],
             rank=rank,
             provenance=candidates[i].provenance,
@@ -87,17 +86,3 @@ def source_reports(
         )
         for name in [*selected, *(n for n in pool.n_documents if n not in selected)]
     )
-
-
-def _copied(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """A deep copy, so that writing to a result never reaches the caller's document.
-
-    A value that cannot be copied, such as an open file, is shared.
-    """
-    copied = {}
-    for key, value in metadata.items():
-        try:
-            copied[key] = copy.deepcopy(value)
-        except Exception:  # noqa: BLE001 - deepcopy raises whatever the value's class raises
-            copied[key] = value
-    return copied
