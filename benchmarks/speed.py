@@ -1,9 +1,14 @@
-"""Time and memory of one call: cold, warm, and beside the ways that need a pass for each document.
+"""Time and memory: one call cold and warm, many documents, many queries, a second process.
 
-    python benchmarks/speed.py --documents 20 --tokens 150
+    python benchmarks/speed.py call                # 20 made-up documents of 90 tokens
+    python benchmarks/speed.py call --documents 20 --tokens 150
+    python benchmarks/speed.py call --data ../shared/data/musique_train100.jsonl
+    python benchmarks/speed.py scale               # 100 and 1,000 documents
+    python benchmarks/speed.py batch               # 64 queries over 100 documents
+    python benchmarks/speed.py start               # a second process to its first result
 
-Everything is measured in one process on the same documents, the median of several runs. Absolute
-seconds depend on the machine; the ratios are what to compare.
+What is compared is measured in one process on the same documents, in turn, the median of several
+rounds. Absolute seconds depend on the machine; the ratios are what to compare.
 """
 
 from __future__ import annotations
@@ -11,10 +16,14 @@ from __future__ import annotations
 import argparse
 import resource
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
+from questions import read_questions
 from rich.console import Console
 from rich.table import Table
 
@@ -26,10 +35,11 @@ the ferry to the island leaves from the east pier every morning and the keeper o
 the weather while the tram carries visitors over the hill to the old harbour where boats are repaired
 """.split()  # noqa: SIM905
 QUERY = "When does the ferry to the island leave, and from which pier?"
+OUT = Console(width=110)
 
 
 def make_documents(reranker: GradReranker, n: int, tokens: int) -> list[str]:
-    """Texts that differ, each of exactly ``tokens`` tokens with what the prompt adds."""
+    """Texts that differ, each of about ``tokens`` tokens with what the prompt adds."""
     texts = []
     for i in range(n):
         words = [f"Note {i}."] + [WORDS[(i * 7 + j * (i % 5 + 1)) % len(WORDS)] for j in range(2 * tokens)]
@@ -38,84 +48,150 @@ def make_documents(reranker: GradReranker, n: int, tokens: int) -> list[str]:
     return texts
 
 
-def seconds(work: Callable[[], object], runs: int, before: Callable[[], object] = lambda: None) -> float:
-    """Median wall time after one run that does not count."""
-    times = []
-    for run in range(runs + 1):
-        before()
-        start = time.perf_counter()
-        work()
-        if run:
-            times.append(time.perf_counter() - start)
-    return statistics.median(times)
+def rounds(works: dict[str, Callable[[], object]], n: int) -> dict[str, float]:
+    """Median seconds of each piece of work, run in turn n times after a round that does not count."""
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for i in range(n + 1):
+        for name, work in works.items():
+            start = time.perf_counter()
+            work()
+            if i:
+                times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(found) for name, found in times.items()}
 
 
 def plain_forward(reranker: GradReranker, documents: list[DocumentTokens]) -> None:
-    """One plain forward over the documents' tokens as one batch, without the vocabulary projection."""
+    """One plain forward over the documents' tokens, as one batch, without the vocabulary projection."""
     longest = max(map(len, documents))
-    ids = torch.tensor([list(d.ids) + [0] * (longest - len(d)) for d in documents])
+    ids = torch.tensor([list(d.ids) + [0] * (longest - len(d)) for d in documents], device=reranker.generator.device)
     with torch.no_grad():
         reranker.generator.plain.base_model(ids, use_cache=False)
 
 
-def naive_leave_one_out(reranker: GradReranker, documents: list[DocumentTokens], rows: int) -> None:
-    """``rows`` ordinary prompts with one document left out each, read in full."""
-    layout = reranker.generator.layout
+def naive_row(reranker: GradReranker, query: str, documents: list[DocumentTokens]) -> None:
+    """One ordinary prompt with one document left out, read in full: a row of naive leave-one-out."""
+    ids = reranker.generator.layout.ordinary_prompt(query, documents[1:], limit=10**6)
     with torch.no_grad():
-        for i in range(rows):
-            ids = layout.ordinary_prompt(QUERY, documents[:i] + documents[i + 1 :], limit=10**6)
-            reranker.generator.plain(torch.tensor([ids]), use_cache=False, logits_to_keep=16)
+        reranker.generator.plain(
+            torch.tensor([ids], device=reranker.generator.device), use_cache=False, logits_to_keep=16
+        )
 
 
-def main() -> None:
-    """Measure and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--documents", type=int, default=20)
-    parser.add_argument("--tokens", type=int, default=150)
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--device", default=None)
-    options = parser.parse_args()
-    reranker = GradReranker(dtype=options.dtype, device=options.device)
-    texts = make_documents(reranker, options.documents, options.tokens)
-    documents = reranker.generator.layout.documents([(None, text) for text in texts])
-    before = peak_mib()
-    encoder = SentenceEncoder(cache_size=1)
-    clear = reranker.generator.store.clear
-
-    def rank(scorer: str = "gates") -> object:
-        return reranker.rerank(QUERY, {"notes": texts}, scorer=scorer)
-
-    cold = seconds(rank, options.runs, before=clear)
-    measured = {
-        "gates, cold": cold,
-        "gates, warm (documents in the store)": seconds(rank, options.runs),
-        "ablation, warm": seconds(lambda: rank("ablation"), 1),
-        "mixture": seconds(lambda: rank("mixture"), options.runs),
-        "one plain forward over the documents": seconds(lambda: plain_forward(reranker, documents), options.runs),
-        "MiniLM bi-encoder on the documents": seconds(lambda: encoder.encode([*texts, QUERY]), options.runs),
-        "naive leave-one-out (from 3 of its prompts)": options.documents
-        / 3
-        * seconds(lambda: naive_leave_one_out(reranker, documents, 3), 1),
-    }
-    n_tokens = sum(map(len, documents))
-    table = Table(
-        title=f"{len(texts)} documents, {n_tokens} tokens, {options.dtype}, {torch.get_num_threads()} threads"
-    )
-    for column in ("", "seconds", "x gates, cold"):
+def show(title: str, seconds: dict[str, float], unit: str) -> None:
+    """Print seconds, and how many times those of ``unit`` they are."""
+    table = Table(title=title)
+    for column in ("", "seconds", f"x {unit}"):
         table.add_column(column, justify="left" if not column else "right")
-    for name, value in measured.items():
-        table.add_row(name, f"{value:.3f}", f"{value / cold:.2f}")
-    Console(width=100).print(table)
-    held = reranker.generator.store.nbytes / 2**20
-    Console(width=100).print(
-        f"document store {held:.0f} MiB; peak memory {peak_mib():.0f} MiB, of which {before:.0f} before the first call"
-    )
+    for name, value in seconds.items():
+        table.add_row(name, f"{value:.3f}", f"{value / seconds[unit]:.2f}")
+    OUT.print(table)
 
 
 def peak_mib() -> float:
     """Largest resident memory of this process so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def call(options: argparse.Namespace, reranker: GradReranker) -> None:
+    """One call on some documents, beside what else could be done with them."""
+    query, texts = QUERY, make_documents(reranker, options.documents, options.tokens)
+    if options.data:
+        question = next(read_questions(options.data))
+        query, texts = question.text, [d.text for found in question.sources.values() for d in found]
+    documents = reranker.generator.layout.documents([(None, text) for text in texts])
+    encoder, before = SentenceEncoder(cache_size=1), peak_mib()
+
+    def cold() -> None:
+        reranker.generator.store.clear()
+        reranker.rerank(query, {"notes": texts})
+
+    def warm(scorer: str = "gates") -> None:
+        reranker.rerank(query, {"notes": texts}, scorer=scorer)
+
+    seconds = rounds(
+        {
+            "gates, cold": cold,
+            "gates, warm": warm,
+            "one plain forward over the documents": lambda: plain_forward(reranker, documents),
+            "MiniLM bi-encoder": lambda: encoder.encode([*texts, query]),
+            "mixture": lambda: warm("mixture"),
+        },
+        options.rounds,
+    )
+    rows = rounds({"row": lambda: naive_row(reranker, query, documents), "ablation": lambda: warm("ablation")}, 2)
+    seconds["ablation, warm"] = rows["ablation"]
+    seconds[f"naive leave-one-out ({len(texts) + 1} prompts, from the time of one)"] = (len(texts) + 1) * rows["row"]
+    size = f"{len(texts)} documents, {sum(map(len, documents))} tokens"
+    show(f"{size}, {options.dtype}, {torch.get_num_threads()} threads", seconds, "gates, cold")
+    ratios = {
+        "warm / MiniLM": seconds["gates, warm"] / seconds["MiniLM bi-encoder"],
+        "cold / plain forward": seconds["gates, cold"] / seconds["one plain forward over the documents"],
+        "naive / cold": (len(texts) + 1) * rows["row"] / seconds["gates, cold"],
+        "naive / warm": (len(texts) + 1) * rows["row"] / seconds["gates, warm"],
+    }
+    OUT.print(", ".join(f"{name} {value:.2f}" for name, value in ratios.items()))
+    held = reranker.generator.store.nbytes / 2**20
+    OUT.print(
+        f"document store {held:.0f} MiB; peak memory {peak_mib():.0f} MiB, before the first call {before:.0f} MiB"
+    )
+
+
+def scale(options: argparse.Namespace, reranker: GradReranker) -> None:
+    """100 and 1,000 documents, cold and warm."""
+    texts = make_documents(reranker, 1000, options.tokens)
+    seconds = {}
+    for n in (100, 1000):
+        reranker.generator.store.clear()
+        for state in ("cold", "warm"):
+            start = time.perf_counter()
+            reranker.rerank(QUERY, {"notes": texts[:n]})
+            seconds[f"{n} documents, {state}"] = time.perf_counter() - start
+    show(f"{options.tokens} tokens a document, {options.dtype}", seconds, "100 documents, cold")
+    for state in ("cold", "warm"):
+        OUT.print(
+            f"{state}: 1,000 / 100 = {seconds[f'1000 documents, {state}'] / seconds[f'100 documents, {state}']:.1f}"
+        )
+    OUT.print(f"peak memory {peak_mib():.0f} MiB")
+
+
+def batch(options: argparse.Namespace, reranker: GradReranker) -> None:
+    """64 queries over one pool of 100 documents: single warm calls and one batch."""
+    texts = make_documents(reranker, 100, options.tokens)
+    queries = [f"{QUERY[:-1]}, says note {i}?" for i in range(64)]
+    reranker.rerank(QUERY, {"notes": texts})
+    works: dict[str, Callable[[], object]] = {
+        "64 single warm calls": lambda: [reranker.rerank(query, {"notes": texts}) for query in queries],
+        "one batch of 64": lambda: reranker.rerank_batch(queries, {"notes": texts}),
+    }
+    show("64 queries, 100 documents in the store", rounds(works, 1), "one batch of 64")
+
+
+def start(options: argparse.Namespace, reranker: GradReranker) -> None:
+    """A second process, imports included, to its first result on 10 short documents."""
+    del reranker
+    code = (
+        "from gradrerank import GradReranker; "
+        "print(len(GradReranker().rerank('When?', [f'The ferry {i} leaves at {i}.' for i in range(10)])))"
+    )
+    works = {"second process to its first result": lambda: subprocess.run([sys.executable, "-c", code], check=True)}
+    show("10 short documents", rounds(works, options.rounds), "second process to its first result")
+
+
+def main() -> None:
+    """Run one of the measurements."""
+    measurements = {f.__name__: f for f in (call, scale, batch, start)}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=list(measurements))
+    parser.add_argument("--documents", type=int, default=20)
+    parser.add_argument("--tokens", type=int, default=90)
+    parser.add_argument("--data", type=Path, default=None, help="the documents of the first question of this file")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--device", default=None)
+    options = parser.parse_args()
+    capacity = 8 << 30 if options.what == "scale" else None
+    reranker = GradReranker(dtype=options.dtype, device=options.device, cache_bytes=capacity)
+    measurements[options.what](options, reranker)
 
 
 if __name__ == "__main__":

@@ -222,6 +222,18 @@ def test_pieces_of_a_document_add_up_to_the_document(exact: Generator) -> None:
     torch.testing.assert_close(split.gradients.unflatten(-1, (-1, 2)).sum(-1), whole.gradients)
 
 
+def test_a_memory_joined_layer_by_layer_gives_the_same(exact: Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, continuation = read(exact)
+    gates = torch.rand(2, len(DOCUMENTS), generator=torch.Generator().manual_seed(1))
+    expected = exact.gate_gradients(memory, continuation, gates)
+    monkeypatch.setattr("gradrerank.lm.reader._JOINED_AT_ONCE", 0)
+    parts, _ = read(exact)
+    assert len(parts.parts) == 1 + len(DOCUMENTS)
+    found = exact.gate_gradients(parts, continuation, gates)
+    assert torch.equal(found.gradients, expected.gradients)
+    assert torch.equal(found.loss, expected.loss)
+
+
 def test_layers_below_the_lowest_gated_one_get_no_backward_pass(exact: Generator) -> None:
     """The gradient of the last layer alone is that layer's part of the full gradient."""
     memory, continuation = read(exact)

@@ -232,3 +232,11 @@ def test_an_interrupted_index_is_taken_up_where_it_stopped(tmp_path: Path, monke
     assert len(DiskStore(tmp_path)) == 3
     later = GradReranker(tiny(), cache_folder=tmp_path).index(DOCUMENTS)
     assert (later.documents, later.read) == (5, 2)
+
+
+@pytest.mark.parametrize(("show", "n", "bar"), [(True, 5, True), (True, 2, False), (False, 5, False), (None, 5, False)])
+def test_a_bar_is_shown_where_it_is_asked_for_and_reading_takes_long(
+    capsys: pytest.CaptureFixture[str], show: bool | None, n: int, bar: bool
+) -> None:
+    GradReranker(tiny(), batch_size=2, show_progress=show).rerank(QUERY, {"a": DOCUMENTS[:n]})
+    assert ("reading" in capsys.readouterr().err) == bar

@@ -136,7 +136,7 @@ def _ranked(
         with _progress("Loading the model"):
             from gradrerank.reranker import GradReranker
 
-            reranker = GradReranker(model, **loading)
+            reranker = GradReranker(model, show_progress=None, **loading)
         with _progress("Reading the documents"):
             return reranker.rerank(query, sources, **call)
 

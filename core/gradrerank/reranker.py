@@ -85,6 +85,8 @@ class GradReranker:
         cache_bytes: Most bytes of document caches that are held in memory for later calls; None is 1 GiB.
         cache_folder: Where document caches are kept on disk for later processes; None keeps none.
         store: A ready store of document caches, to be shared by several rerankers.
+        show_progress: Whether to show a progress bar on stderr while many documents are read; None shows
+            it on a terminal.
 
     Raises:
         InvalidArgumentError: When an argument cannot be used.
@@ -129,6 +131,7 @@ class GradReranker:
         cache_bytes: int | None = None,
         cache_folder: str | os.PathLike[str] | None = None,
         store: DocumentStore | None = None,
+        show_progress: bool | None = False,
     ) -> None:
         self.settings = Settings(
             scorer=scorer,
@@ -155,6 +158,8 @@ class GradReranker:
             "store": make_store(store, cache_bytes, cache_folder),
         }
         given = {name: value for name, value in options.items() if value is not None}
+        if show_progress is not False:
+            given["show_progress"] = show_progress
         self._loading = {"model": model, "device": device, "dtype": dtype, **given}
         self.generator = load_generator(**self._loading)
 

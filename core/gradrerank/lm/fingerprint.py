@@ -50,7 +50,7 @@ class Fingerprint:
         with torch.inference_mode(False), torch.no_grad():
             for name, weight in self._model.named_parameters():
                 flat = weight.detach().flatten()
-                sample = flat[:: max(1, len(flat) // _SAMPLES)][:_SAMPLES].double().cpu()
+                sample = flat[:: max(1, len(flat) // _SAMPLES)][:_SAMPLES].cpu().double()
                 digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())
                 digest.update(sample.numpy().tobytes())
                 digest.update(f"{float(flat.float().sum()):.4e} {float(flat.float().norm()):.5e}".encode())

@@ -18,7 +18,7 @@ number of document tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -29,6 +29,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from gradrerank.errors import UnsupportedModelError
+from gradrerank.lm.kv_store import DocumentCache
 
 ATTENTION_NAME = "gradrerank"
 # Arguments of attention that would change the numbers and that the gates do not know.
@@ -40,18 +41,29 @@ class Memory:
     """Keys and values that every row of a batch attends to: prefix and documents.
 
     Args:
-        keys: [layers, kv_heads, N, key_dim].
-        values: [layers, kv_heads, N, value_dim].
+        parts: Caches that lie side by side, N tokens together. One part is read as it is; several are
+            joined layer by layer when they are read, so that a large memory is never held twice.
         positions: [N], the position that each token was encoded at.
         spans: [N], the span that each token belongs to; ``n_spans`` for tokens without a gate.
         n_spans: Number of gated spans S.
     """
 
-    keys: Tensor
-    values: Tensor
+    parts: Sequence[DocumentCache]
     positions: Tensor
     spans: Tensor
     n_spans: int
+
+    def layer(self, index: int) -> tuple[Tensor, Tensor]:
+        """Keys [kv_heads, N, key_dim] and values [kv_heads, N, value_dim] of one layer."""
+        if len(self.parts) == 1:
+            return self.parts[0].keys[index], self.parts[0].values[index]
+        keys = torch.cat([part.keys[index] for part in self.parts], dim=1)
+        return keys, torch.cat([part.values[index] for part in self.parts], dim=1)
+
+    @property
+    def n_layers(self) -> int:
+        """Number of layers."""
+        return len(self.parts[0].keys)
 
 
 @dataclass(slots=True)
@@ -169,8 +181,9 @@ def _plain(
     """Causal attention to the memory and to earlier new tokens, without gates."""
     rows, groups = query.shape[0], query.shape[1] // key.shape[1]
     if job.memory is not None:
-        key = torch.cat([job.memory.keys[layer].expand(rows, -1, -1, -1), key], dim=2)
-        value = torch.cat([job.memory.values[layer].expand(rows, -1, -1, -1), value], dim=2)
+        memory_keys, memory_values = job.memory.layer(layer)
+        key = torch.cat([memory_keys.expand(rows, -1, -1, -1), key], dim=2)
+        value = torch.cat([memory_values.expand(rows, -1, -1, -1), value], dim=2)
     if groups > 1:
         key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
     return functional.scaled_dot_product_attention(query, key, value, attn_mask=job.allowed(window), scale=scale)
@@ -195,7 +208,7 @@ def _gated(
         if len(job.positions) > window:
             raise UnsupportedModelError(f"its attention window of {window} tokens is shorter than the question")
     output: Tensor = _GatedAttention.apply(  # type: ignore[no-untyped-call]
-        query, key, value, gates, memory.keys[layer], memory.values[layer], memory.spans, memory.n_spans, scale, hidden
+        query, key, value, gates, memory, layer, scale, hidden
     )
     return output
 
@@ -215,14 +228,13 @@ class _GatedAttention(torch.autograd.Function):
         key: Tensor,
         value: Tensor,
         gates: Tensor,
-        memory_keys: Tensor,
-        memory_values: Tensor,
-        spans: Tensor,
-        n_spans: int,
+        memory: Memory,
+        layer: int,
         scale: float,
         hidden: Tensor | None,
     ) -> Tensor:
         """Attend; keep the log of the normaliser Z instead of the weights."""
+        memory_keys, memory_values = memory.layer(layer)
         shape = query.unflatten(1, (key.shape[1], -1)).shape
         is_open = bool((gates == 1).all())
         near = _own_logits(query, key, scale)
@@ -230,7 +242,7 @@ class _GatedAttention(torch.autograd.Function):
             torch.bmm(_stacked(query * scale, shape), memory_keys.transpose(1, 2)).to(near.dtype), hidden, shape
         )
         if not is_open:
-            _by_gates(far, gates, spans, shape, torch.Tensor.add_, torch.log)
+            _by_gates(far, gates, memory.spans, shape, torch.Tensor.add_, torch.log)
         top = far.amax(-1, keepdim=True).clamp_(min=torch.finfo(far.dtype).min)
         weights = far.sub_(top).exp_()
         log_far = _unstacked(weights.sum(-1, keepdim=True).log_().add_(top), shape)
@@ -239,14 +251,15 @@ class _GatedAttention(torch.autograd.Function):
         seen = _unstacked(torch.bmm(weights.to(value.dtype), memory_values), shape)
         share = (_unstacked(top, shape) - log_z).exp_().to(value.dtype)
         output = seen * share + _mix_own(own, value)
-        ctx.save_for_backward(query, key, value, gates, memory_keys, memory_values, spans, log_z, output, hidden)
-        ctx.n_spans, ctx.scale, ctx.is_open = n_spans, scale, is_open
+        ctx.save_for_backward(query, key, value, gates, log_z, output, hidden)
+        ctx.memory, ctx.layer, ctx.scale, ctx.is_open = memory, layer, scale, is_open
         return output.flatten(1, 2)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Recompute the weights and reduce them to one number per row, head and span."""
-        query, key, value, gates, memory_keys, memory_values, spans, log_z, output, hidden = ctx.saved_tensors
+        query, key, value, gates, log_z, output, hidden = ctx.saved_tensors
+        (memory_keys, memory_values), spans = ctx.memory.layer(ctx.layer), ctx.memory.spans
         shape, wide = output.shape, log_z.dtype
         grad, split = grad.reshape(shape), query.unflatten(1, shape[1:3])
         delta = (grad.to(wide) * output.to(wide)).sum(-1, keepdim=True)
@@ -258,7 +271,7 @@ class _GatedAttention(torch.autograd.Function):
         grad_gates = None
         if ctx.needs_input_grad[3]:
             per_token = _view(ungated, shape).sum(-2).transpose(0, 1).flatten(1, 2)
-            grad_gates = _per_span(per_token, spans, ctx.n_spans)
+            grad_gates = _per_span(per_token, spans, ctx.memory.n_spans)
 
         grad_query = grad_key = grad_value = None
         if any(ctx.needs_input_grad[:3]):
@@ -270,7 +283,7 @@ class _GatedAttention(torch.autograd.Function):
             grad_query = (slope * ctx.scale).flatten(1, 2)
             grad_key = torch.einsum("rkgts,rkgtd->rksd", own_slope, split) * ctx.scale
             grad_value = torch.einsum("rkgts,rkgtd->rksd", own.to(grad.dtype), grad)
-        return grad_query, grad_key, grad_value, grad_gates, None, None, None, None, None, None
+        return grad_query, grad_key, grad_value, grad_gates, None, None, None, None
 
 
 def _stacked(part: Tensor, shape: torch.Size) -> Tensor:

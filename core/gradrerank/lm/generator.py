@@ -74,6 +74,8 @@ class Generator:
         max_context: Most tokens of a prompt; None takes the model's own limit.
         store: Where document caches are kept, to be shared by several generators; None makes one.
         batch_size: Documents that are read together.
+        show_progress: Whether to show a progress bar on stderr while many documents are read; None shows
+            it on a terminal.
 
     Raises:
         UnsupportedModelError: When attention cannot be gated in this model, or the tokenizer or the
@@ -96,6 +98,7 @@ class Generator:
         max_context: int | None = None,
         store: DocumentStore | None = None,
         batch_size: int = 16,
+        show_progress: bool | None = False,
     ) -> None:
         self.name = name or getattr(model, "name_or_path", "") or type(model).__name__
         self.engine = Engine(model, self.name)
@@ -109,6 +112,7 @@ class Generator:
             limit=self.limit,
             store=DocumentStore() if store is None else store,
             batch_size=check_count("batch_size", batch_size),
+            progress=show_progress,
         )
         check_gates(self)
 

@@ -6,12 +6,17 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import torch
+from tqdm.auto import tqdm
 
 from gradrerank.errors import ContextOverflowError, UnsupportedModelError
 from gradrerank.lm.engine import Engine
 from gradrerank.lm.gates import Memory, Reading
 from gradrerank.lm.kv_store import DocumentCache, DocumentStore, store_key
 from gradrerank.lm.limits import check_memory
+
+# Bytes up to which caches are copied side by side once, which is quicker than layer by layer in the
+# forward and again in the backward pass; beyond, a second copy of all would be what does not fit.
+_JOINED_AT_ONCE = 512 << 20
 
 
 class Reader:
@@ -23,16 +28,26 @@ class Reader:
         limit: Most tokens of prefix and document together.
         store: Where caches are kept.
         batch_size: Documents that are read together.
+        progress: Whether to show a progress bar on stderr while several batches are read; None shows it on
+            a terminal.
     """
 
     def __init__(
-        self, engine: Engine, prefix: Sequence[int], *, limit: int, store: DocumentStore, batch_size: int
+        self,
+        engine: Engine,
+        prefix: Sequence[int],
+        *,
+        limit: int,
+        store: DocumentStore,
+        batch_size: int,
+        progress: bool | None = False,
     ) -> None:
         self.engine = engine
         self.prefix_ids = tuple(prefix)
         self.limit = limit
         self.store = store
         self.batch_size = batch_size
+        self.progress = progress
         self._prefix: tuple[str, Memory] | None = None
 
     def prefix(self) -> Memory:
@@ -49,13 +64,12 @@ class Reader:
     @property
     def n_layers(self) -> int:
         """Number of attention layers."""
-        return int(self.prefix().keys.shape[0])
+        return self.prefix().n_layers
 
     @property
     def bytes_per_token(self) -> int:
         """Bytes of keys and values of one token in all layers."""
-        prefix = self.prefix()
-        return int(prefix.keys.nbytes + prefix.values.nbytes) // len(self.prefix_ids)
+        return self.prefix().parts[0].nbytes // len(self.prefix_ids)
 
     def read(self, documents: Sequence[Sequence[int]], tokens: Counter[str] | None = None) -> list[DocumentCache]:
         """Caches of documents; one that is in the store sends no token through the model.
@@ -76,12 +90,14 @@ class Reader:
         found = {key: cache for key in ids if (cache := self._stored(key)) is not None}
         missing = [key for key in ids if key not in found]
         n_new = sum(len(ids[key]) for key in missing)
-        held = n_new + sum(map(len, documents))
-        check_memory(held, len(documents), self.bytes_per_token, self.engine.device)
-        for batch in self._batches(missing, ids):
-            for key, cache in zip(batch, self.encode([ids[key] for key in batch]), strict=True):
-                found[key] = cache
-                self.store.put(key, cache)
+        check_memory(n_new, len(missing), self.bytes_per_token, self.engine.device)
+        hidden = len(missing) <= self.batch_size or (None if self.progress is None else not self.progress)
+        with tqdm(total=len(missing), desc="reading", unit="document", leave=False, disable=hidden) as bar:
+            for batch in self._batches(missing, ids):
+                for key, cache in zip(batch, self.encode([ids[key] for key in batch]), strict=True):
+                    found[key] = cache
+                    self.store.put(key, cache)
+                bar.update(len(batch))
         if tokens is not None:
             tokens["documents"] += n_new
         return [found[key] for key in keys]
@@ -129,7 +145,7 @@ class Reader:
                 ids[row, : len(sequence)] = torch.tensor(sequence)
             prefix = self.prefix()
             positions = torch.arange(first, first + longest, device=self.engine.device)
-            job = Reading(memory=prefix, positions=positions, record_layers=len(prefix.keys))
+            job = Reading(memory=prefix, positions=positions, record_layers=prefix.n_layers)
             self.engine.record(ids.to(self.engine.device), job)
             return [
                 DocumentCache(
@@ -158,9 +174,12 @@ class Reader:
         positions = [torch.arange(first), *(torch.arange(first, first + len(c)) for c in caches)]
         owner = [n_spans] * first + [span for document in spans for span in document]
         with self.engine.exact_mode(grad=False):
+            parts = [*prefix.parts, *caches]
+            if sum(part.nbytes for part in parts) <= _JOINED_AT_ONCE:
+                keys = torch.cat([part.keys for part in parts], dim=2)
+                parts = [DocumentCache(keys, torch.cat([part.values for part in parts], dim=2))]
             return Memory(
-                keys=torch.cat([prefix.keys, *(c.keys for c in caches)], dim=2),
-                values=torch.cat([prefix.values, *(c.values for c in caches)], dim=2),
+                parts=parts,
                 positions=torch.cat(positions).to(device),
                 spans=torch.tensor(owner, device=device),
                 n_spans=n_spans,
@@ -190,9 +209,9 @@ class Reader:
             self.engine.record(torch.tensor([self.prefix_ids], device=self.engine.device), job)
             if not job.layer:
                 raise UnsupportedModelError("its attention does not go through transformers' AttentionInterface")
+            keys, values = (torch.stack([layer[0] for layer in found]) for found in (job.keys, job.values))
             return Memory(
-                keys=torch.stack([layer[0] for layer in job.keys]),
-                values=torch.stack([layer[0] for layer in job.values]),
+                parts=[DocumentCache(keys, values)],
                 positions=positions,
                 spans=torch.zeros_like(positions),
                 n_spans=0,

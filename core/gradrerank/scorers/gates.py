@@ -114,7 +114,7 @@ class GatesScorer:
             batch = rows[start : start + self.batch_size]
             gates = torch.tensor([z for _, z in batch])[:, None].expand(-1, memory.n_spans)
             found = generator.gate_gradients(memory, [jobs[i].continuation for i, _ in batch], gates, layers)
-            slopes = self._over_heads(found.gradients, layers, generator.n_heads).double().cpu()
+            slopes = self._over_heads(found.gradients, layers, generator.n_heads).cpu().double()
             totals.index_add_(0, torch.tensor([i for i, _ in batch]), -slopes)
             for (i, _), loss in zip(batch, found.loss.tolist(), strict=True):
                 losses[i] = loss

@@ -83,7 +83,8 @@ class MixtureScorer:
             mixture = (weights.to(vectors.device, vectors.dtype)[:, None] * vectors).sum(0)
             loss, slope = _loss_and_slope(job, mixture)
             losses.append(loss)
-            utilities = -(vectors.double() @ slope.double()).cpu()
+            # On the CPU, since not every device has float64.
+            utilities = -(vectors.cpu().double() @ slope.cpu().double())
             if step < self.steps:
                 weights = self._moved(weights, utilities, self.k or job.top_n)
         details = {"loss": losses[-1], "losses": losses, "weights": weights.tolist(), "passes": len(losses)}
