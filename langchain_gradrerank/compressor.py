@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from langchain_core.callbacks import Callbacks, adispatch_custom_event, dispatch_custom_event
@@ -17,7 +17,9 @@ from gradrerank import RerankResult
 from gradrerank.adapting import LazyReranker, Occurrences, OnLoop, check_setting, draft_prompt, run_blocking
 from gradrerank.errors import InvalidArgumentError, InvalidTypeError, ScoringError
 from gradrerank.targets import DraftWriter
+from gradrerank.together import RankJob, rank_together
 from gradrerank.validation import check_choice, check_query
+from langchain_gradrerank.batching import ASYNC_PART, PART
 from langchain_gradrerank.documents import (
     RETRIEVAL_SCORE_KEY,
     SOURCE_KEY,
@@ -195,9 +197,11 @@ class GradRerankCompressor(BaseDocumentCompressor):
             def write(query: str, texts: list[str]) -> str:
                 return _text_of(self.llm.invoke(self._draft_prompt(query, texts), config=config))
 
-            ranked, told = self._rank(found, query, self._settings(settings, write))
-            dispatch_custom_event(EVENT, told, config=config)
-            return ranked
+            job = self._job(found, query, self._settings(settings, write))
+            owner, part = PART.get() or (None, None)
+            result = part.hand_in(job) if part and owner is self and not part.came else self._result(job)
+            dispatch_custom_event(EVENT, summary(result), config=config)
+            return self._documents(result, found)
 
         return RunnableLambda(work, name=RUN_NAME).invoke(_input(found, query), config={"callbacks": callbacks})
 
@@ -225,26 +229,45 @@ class GradRerankCompressor(BaseDocumentCompressor):
                 def write(query: str, texts: list[str]) -> str:  # called in the thread that ranks
                     return loop.wait_for(ask(self._draft_prompt(query, texts)))
 
-                ranked, told = await run_blocking(self._rank, found, query, self._settings(settings, write))
-            await adispatch_custom_event(EVENT, told, config=config)
-            return ranked
+                job = self._job(found, query, self._settings(settings, write))
+                owner, part = ASYNC_PART.get() or (None, None)
+                together = part and owner is self and not part.came
+                result = await (part.hand_in(job) if part and together else run_blocking(self._result, job))
+            await adispatch_custom_event(EVENT, summary(result), config=config)
+            return self._documents(result, found)
 
         return await RunnableLambda(work, name=RUN_NAME).ainvoke(_input(found, query), config={"callbacks": callbacks})
 
-    def _rank(
-        self, found: Occurrences[Document], query: str, settings: Mapping[str, Any]
-    ) -> tuple[list[Document], dict[str, Any]]:
+    def rank_jobs(self, jobs: Sequence[RankJob]) -> list[RerankResult | Exception]:
+        """Rank several queries, over the same documents together.
+
+        Args:
+            jobs: Queries, their documents by source, and settings.
+
+        Returns:
+            For each its result, or the exception that it alone would have raised.
+        """
+        filled = [job for job in jobs if any(job.sources.values())]
+        found = iter(
+            rank_together(self._ready(), filled) if filled else ()
+        )  # else there is nothing to load a model for
+        return [next(found) if any(job.sources.values()) else RerankResult(job.query, (), ()) for job in jobs]
+
+    def _result(self, job: RankJob) -> RerankResult:
+        result = self.rank_jobs([job])[0]
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def _job(self, found: Occurrences[Document], query: str, settings: Mapping[str, Any]) -> RankJob:
         silent: dict[str, list[CoreDocument]] = {name: [] for name in settings.get("weights") or ()}
-        sources = silent | found.sources
-        if not any(sources.values()):  # nothing to load a model for
-            check_query(query)
-            result = RerankResult(query, (), ())
-        else:
-            result = self._ready().rerank(query, sources, **settings)
+        return RankJob(check_query(query), silent | found.sources, settings)
+
+    def _documents(self, result: RerankResult, found: Occurrences[Document]) -> list[Document]:
         ranked = from_result(result, found)
         if self.source_key == SOURCE_KEY:
             ranked = [with_source_names(d) if SOURCE_KEY in d.metadata else d for d in ranked]
-        return ranked, summary(result)
+        return ranked
 
     def _grouped(self, documents: Iterable[Document]) -> Occurrences[Document]:
         return by_metadata(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, Self
 
 from langchain_core.callbacks import (
@@ -27,11 +28,13 @@ from gradrerank.adapting import (
     check_timeout,
     fetch_all,
     merged_pool,
+    run_blocking,
     run_in_thread,
 )
 from gradrerank.errors import InvalidArgumentError, InvalidTypeError
 from gradrerank.sources.weights import check_weights
 from gradrerank.validation import check_query
+from langchain_gradrerank.batching import arun_together, run_together
 from langchain_gradrerank.compressor import GradRerankCompressor
 from langchain_gradrerank.documents import (
     RETRIEVAL_SCORE_KEY,
@@ -128,6 +131,46 @@ class MultiSourceRetriever(BaseRetriever):
             return self._merged(found, **settings)
         ranked = await self.compressor.arerank(found, query, run_manager.get_child(), **settings)
         return [with_source_names(document) for document in ranked]
+
+    def batch(
+        self,
+        inputs: list[str],
+        config: RunnableConfig | list[RunnableConfig] | None = None,
+        *,
+        return_exceptions: bool = False,
+        **kwargs: Any,
+    ) -> list[list[Document]]:
+        """Retrieve for several queries: documents that they share are read once, questions together."""
+        if self.compressor is None or len(inputs) < 2:
+            return super().batch(inputs, config, return_exceptions=return_exceptions, **kwargs)
+        return run_together(
+            lambda query, own: self.invoke(query, own, **kwargs),
+            inputs,
+            config,
+            self.compressor,
+            self.compressor.rank_jobs,
+            return_exceptions=return_exceptions,
+        )
+
+    async def abatch(
+        self,
+        inputs: list[str],
+        config: RunnableConfig | list[RunnableConfig] | None = None,
+        *,
+        return_exceptions: bool = False,
+        **kwargs: Any,
+    ) -> list[list[Document]]:
+        """As :meth:`batch`, while the event loop goes on."""
+        if self.compressor is None or len(inputs) < 2:
+            return await super().abatch(inputs, config, return_exceptions=return_exceptions, **kwargs)
+        return await arun_together(
+            lambda query, own: self.ainvoke(query, own, **kwargs),
+            inputs,
+            config,
+            self.compressor,
+            partial(run_blocking, self.compressor.rank_jobs),
+            return_exceptions=return_exceptions,
+        )
 
     def _settings(self, query: str, top_n: Any) -> dict[str, Any]:
         check_query(query)
