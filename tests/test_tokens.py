@@ -213,3 +213,9 @@ def test_C23_the_number_of_turns_does_not_depend_on_the_documents() -> None:
         turns.add((ids.count(1), ids.count(2)))
         assert documents[0].text == text
     assert len(turns) == 1
+
+
+@pytest.mark.parametrize("part", ["introduction", "question", "query"])
+def test_words_that_separate_two_parts_must_not_be_blank(part: str) -> None:
+    with pytest.raises(ValueError, match=f"prompt.{part} must hold some text"):
+        layout_with(None, texts=PromptTexts(**{part: " "}))

@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gradrerank.errors import ContextOverflowError, UnsupportedModelError
+from gradrerank.errors import ContextOverflowError, InvalidArgumentError, UnsupportedModelError
 from gradrerank.lm.tokens import ContentTokenizer, Encoding
+from gradrerank.validation import is_blank
 
 _SEPARATOR = "\n\n"
 # Two plain words that no template alters; they mark where the documents go.
@@ -29,7 +30,9 @@ class PromptTexts:
     Args:
         system: The system message.
         introduction: Opens the user turn, before the documents.
-        question: Stands between the documents and the query.
+        question: Stands between the documents and the query where an answer follows.
+        query: Stands between the documents and the query where the query itself is the target. Short,
+            since it is read again for every query.
 
     Example:
         >>> PromptTexts(system="Answer from the laws below.").introduction
@@ -39,6 +42,7 @@ class PromptTexts:
     system: str = "You answer questions using documents."
     introduction: str = "Here are some documents.\n"
     question: str = "Using the documents, answer this question in a few words.\nQuestion:"
+    query: str = "Question:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,7 @@ class PromptLayout:
         use_chat_template: None uses the chat template where there is one; False never does.
 
     Raises:
+        InvalidArgumentError: When a text that must separate two parts is blank.
         UnsupportedModelError: When the chat template cannot be rendered.
     """
 
@@ -107,6 +112,9 @@ class PromptLayout:
         use_chat_template: bool | None = None,
     ) -> None:
         self.texts = texts or PromptTexts()
+        for part in ("introduction", "question", "query"):
+            if is_blank(getattr(self.texts, part)):
+                raise InvalidArgumentError(f"prompt.{part} must hold some text, got {getattr(self.texts, part)!r}")
         self._tokenizer = tokenizer
         self._name = name
         self._templated = tokenizer.has_chat_template if use_chat_template is None else use_chat_template
@@ -114,7 +122,7 @@ class PromptLayout:
         self.prefix = self._prefix_ids(head)
         self.tail = tokenizer.template(tail)
         self._separator = tokenizer.content([_SEPARATOR])[0].ids
-        self._question = tokenizer.content([self.texts.question])[0].ids
+        self._question, self._query = (e.ids for e in tokenizer.content([self.texts.question, self.texts.query]))
 
     def documents(
         self, documents: Sequence[tuple[str | None, str]], *, max_tokens: int | None = None
@@ -137,11 +145,11 @@ class PromptLayout:
         ]
 
     def query_continuation(self, query: str) -> Continuation:
-        """The query itself as target: question = instruction, target = query."""
-        return Continuation(self._question, self._tokenizer.content([" " + query])[0].ids)
+        """The query itself as target."""
+        return Continuation(self._query, self._tokenizer.content([" " + query])[0].ids)
 
     def answer_continuation(self, query: str, answer: str) -> Continuation:
-        """An answer as target: question = instruction, query, start of the assistant's turn."""
+        """An answer as target, after instruction, query and the start of the assistant's turn."""
         asked = self._question + self._tokenizer.content([" " + query])[0].ids + self.tail
         # A chat turn begins right after its header; a plain "Answer:" is followed by a space.
         spoken = answer if self._templated else " " + answer.lstrip()

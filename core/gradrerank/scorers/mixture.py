@@ -96,7 +96,8 @@ class MixtureScorer:
         # A common shift of all utilities moves nothing on the simplex, so it must not set the scale.
         centred = utilities - utilities.mean()
         largest = centred.abs().max()
-        eta = self.step_size / largest if largest > 0 else 0.0
+        # Differences at the rounding of float32 are none; scaled up they would be a random step.
+        eta = self.step_size / largest if largest > 1e-6 * utilities.abs().max() else 0.0
         return torch.from_numpy(project_simplex((weights + eta * centred).numpy(), k))
 
 
