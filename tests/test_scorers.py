@@ -248,8 +248,8 @@ def test_unknown_scorer_is_named_with_the_closest() -> None:
         ([0.1, 0.2], "must return Scores, got list"),
         (Scores([0.1]), "returned 1 utilities and 0 lists of spans for 2 documents"),
         (Scores([0.1, 0.2], spans=[[]]), "returned 2 utilities and 1 lists of spans for 2 documents"),
-        (Scores([0.1, math.nan]), "gave document 1 the score nan"),
-        (Scores([0.1, None]), "gave document 1 the score None, not a number"),  # type: ignore[list-item]
+        (Scores([0.1, math.nan]), "gave document 1 is nan"),
+        (Scores([0.1, None]), "gave document 1 is NoneType None, expected a number"),  # type: ignore[list-item]
     ],
 )
 def test_C05_an_answer_that_does_not_fit_the_documents_is_an_error(answer: Any, message: str) -> None:

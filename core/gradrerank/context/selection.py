@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from gradrerank.documents import DropReason
-from gradrerank.errors import ScoringError
+from gradrerank.scorers.checking import finite_score
 from gradrerank.validation import check_optional_count, check_optional_number
 
 
@@ -49,20 +47,10 @@ def rank_and_cut(scores: Sequence[float], *, top_n: int | None, min_score: float
     """
     limit = check_optional_count("top_n", top_n)
     least = check_optional_number("min_score", min_score)
-    plain = [_finite(i, score) for i, score in enumerate(scores)]
+    plain = [finite_score(score, f"scores[{i}]") for i, score in enumerate(scores)]
     order = sorted(range(len(plain)), key=lambda i: -plain[i])
     reached = [i for i in order if least is None or plain[i] >= least]
     below = order[len(reached) :]  # the order descends, so whatever fails min_score is its tail
     kept = reached[:limit]
     dropped: list[tuple[int, DropReason]] = [(i, "top_n") for i in reached[len(kept) :]]
     return Selection(tuple(kept), (*dropped, *((i, "min_score") for i in below)))
-
-
-def _finite(position: int, score: Any) -> float:
-    try:
-        plain = float(score)
-    except (TypeError, ValueError) as error:
-        raise ScoringError(f"scores[{position}] is {type(score).__name__} {score!r}, expected a number") from error
-    if not math.isfinite(plain):
-        raise ScoringError(f"scores[{position}] is {plain}, expected a finite number")
-    return plain

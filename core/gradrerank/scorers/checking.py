@@ -35,7 +35,10 @@ def checked_scores(scores: Any, n: int, name: str) -> Scores:
             f"scorer {name!r} returned {len(scores.utilities)} utilities and {len(scores.spans)} lists of spans for "
             f"{n} documents"
         )
-    utilities = [_finite(value, index, name) for index, value in enumerate(scores.utilities)]
+    utilities = [
+        finite_score(value, f"the score that scorer {name!r} gave document {index}")
+        for index, value in enumerate(scores.utilities)
+    ]
     return Scores(utilities, scores.spans, scores.details)
 
 
@@ -60,11 +63,20 @@ def settle_near_ties(utilities: Sequence[float]) -> list[float]:
     return [round(value, digits) for value in utilities]
 
 
-def _finite(value: Any, index: int, name: str) -> float:
+def finite_score(value: Any, what: str) -> float:
+    """A score as a plain finite float.
+
+    Args:
+        value: What stands where a score should.
+        what: What it is, for the message.
+
+    Raises:
+        ScoringError: When it is not a finite number.
+    """
     try:
         plain = float(value)
     except (TypeError, ValueError) as error:
-        raise ScoringError(f"scorer {name!r} gave document {index} the score {value!r}, not a number") from error
+        raise ScoringError(f"{what} is {type(value).__name__} {value!r}, expected a number") from error
     if not math.isfinite(plain):
-        raise ScoringError(f"scorer {name!r} gave document {index} the score {plain}")
+        raise ScoringError(f"{what} is {plain}, expected a finite number")
     return plain
