@@ -61,9 +61,8 @@ def rounds(works: dict[str, Callable[[], object]], n: int) -> dict[str, float]:
 
 
 def plain_forward(reranker: GradReranker, documents: list[DocumentTokens]) -> None:
-    """One plain forward over the documents' tokens, as one batch, without the vocabulary projection."""
-    longest = max(map(len, documents))
-    ids = torch.tensor([list(d.ids) + [0] * (longest - len(d)) for d in documents], device=reranker.generator.device)
+    """One plain forward over the documents' tokens, as one text without padding or vocabulary projection."""
+    ids = torch.tensor([[token for d in documents for token in d.ids]], device=reranker.generator.device)
     with torch.no_grad():
         reranker.generator.plain.base_model(ids, use_cache=False)
 

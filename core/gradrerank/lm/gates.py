@@ -73,6 +73,8 @@ class Reading:
     Args:
         memory: What was read before; None when the new tokens are the first.
         positions: [T], positions of the new tokens.
+        texts: Where each of several texts that share one row starts and ends; they do not see each other.
+            Nothing for one text a row.
         gates: For each layer [rows, heads, S], or None for a layer at z = 1 without gradient. An
             empty list gates nothing.
         record_layers: Layers whose keys and values are kept, after which the pass ends; None keeps those
@@ -85,6 +87,7 @@ class Reading:
 
     memory: Memory | None
     positions: Tensor
+    texts: Sequence[tuple[int, int]] = ()
     gates: list[Tensor | None] = field(default_factory=list)
     record_layers: int | None = 0
     keys: list[Tensor] = field(default_factory=list)
@@ -93,14 +96,18 @@ class Reading:
     masks: dict[int | None, Tensor] = field(default_factory=dict)
 
     def allowed(self, window: int | None) -> Tensor:
-        """[T, N + T] which token each new token may see; made once for all layers with this window."""
+        """[T, N + T] which token each new token of the longest text may see; made once for all layers.
+
+        Texts begin at the same position, so a shorter one reads the upper left part for its length.
+        """
         if window not in self.masks:
-            n_new = len(self.positions)
-            seen = self.positions if self.memory is None else torch.cat([self.memory.positions, self.positions])
-            mask = torch.ones(n_new, len(seen), dtype=torch.bool, device=seen.device)
-            mask[:, len(seen) - n_new :].tril_()
+            start, end = max(self.texts or [(0, len(self.positions))], key=lambda text: text[1] - text[0])
+            new = self.positions[start:end]
+            seen = new if self.memory is None else torch.cat([self.memory.positions, new])
+            mask = torch.ones(len(new), len(seen), dtype=torch.bool, device=seen.device)
+            mask[:, len(seen) - len(new) :].tril_()
             if window is not None:
-                mask &= self.positions[:, None] - seen[None, :] < window
+                mask &= new[:, None] - seen[None, :] < window
             self.masks[window] = mask
         return self.masks[window]
 
@@ -178,15 +185,19 @@ def _attention(
 def _plain(
     query: Tensor, key: Tensor, value: Tensor, job: Reading, layer: int, scale: float, window: int | None
 ) -> Tensor:
-    """Causal attention to the memory and to earlier new tokens, without gates."""
+    """Causal attention to the memory and to earlier new tokens of the same text, without gates."""
     rows, groups = query.shape[0], query.shape[1] // key.shape[1]
-    if job.memory is not None:
-        memory_keys, memory_values = job.memory.layer(layer)
-        key = torch.cat([memory_keys.expand(rows, -1, -1, -1), key], dim=2)
-        value = torch.cat([memory_values.expand(rows, -1, -1, -1), value], dim=2)
-    if groups > 1:
-        key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
-    return functional.scaled_dot_product_attention(query, key, value, attn_mask=job.allowed(window), scale=scale)
+    before = None if job.memory is None else [part.expand(rows, -1, -1, -1) for part in job.memory.layer(layer)]
+    outputs = []
+    for start, end in job.texts or [(0, query.shape[2])]:
+        keys, values = key[:, :, start:end], value[:, :, start:end]
+        if before is not None:
+            keys, values = torch.cat([before[0], keys], dim=2), torch.cat([before[1], values], dim=2)
+        if groups > 1:
+            keys, values = keys.repeat_interleave(groups, dim=1), values.repeat_interleave(groups, dim=1)
+        mask, new = job.allowed(window)[: end - start, : keys.shape[2]], query[:, :, start:end]
+        outputs.append(functional.scaled_dot_product_attention(new, keys, values, attn_mask=mask, scale=scale))
+    return torch.cat(outputs, dim=2)
 
 
 def _gated(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 import torch
 from tqdm.auto import tqdm
@@ -17,6 +18,8 @@ from gradrerank.lm.limits import check_memory
 # Bytes up to which caches are copied side by side once, which is quicker than layer by layer in the
 # forward and again in the backward pass; beyond, a second copy of all would be what does not fit.
 _JOINED_AT_ONCE = 512 << 20
+# Tokens that pass through the model together at most, unless one document alone has more.
+_TOKENS_AT_ONCE = 4096
 
 
 class Reader:
@@ -123,7 +126,8 @@ class Reader:
     def encode(self, sequences: Sequence[Sequence[int]]) -> list[DocumentCache]:
         """Encode one batch of documents, whatever the store holds.
 
-        Padding stands on the right, where causal attention keeps it out of every real token's sight.
+        They pass through the model as one row without padding; in attention, each sees the prefix and
+        itself.
 
         Args:
             sequences: Token ids of n documents, each at least one.
@@ -139,20 +143,20 @@ class Reader:
             raise ContextOverflowError(
                 f"a document of {longest} tokens and the template of {first} are more than the context of {self.limit}"
             )
+        ends = list(accumulate(map(len, sequences)))
+        texts = list(zip([0, *ends[:-1]], ends, strict=True))
+        device, prefix = self.engine.device, self.prefix()
         with self.engine.exact_mode(grad=False):
-            ids = torch.zeros(len(sequences), longest, dtype=torch.long)
-            for row, sequence in enumerate(sequences):
-                ids[row, : len(sequence)] = torch.tensor(sequence)
-            prefix = self.prefix()
-            positions = torch.arange(first, first + longest, device=self.engine.device)
-            job = Reading(memory=prefix, positions=positions, record_layers=prefix.n_layers)
-            self.engine.record(ids.to(self.engine.device), job)
+            ids = torch.tensor([[token for sequence in sequences for token in sequence]], device=device)
+            positions = torch.cat([torch.arange(first, first + len(sequence)) for sequence in sequences]).to(device)
+            job = Reading(memory=prefix, positions=positions, texts=texts, record_layers=prefix.n_layers)
+            self.engine.record(ids, job)
             return [
                 DocumentCache(
-                    keys=torch.stack([layer[row, :, : len(sequence)] for layer in job.keys]),
-                    values=torch.stack([layer[row, :, : len(sequence)] for layer in job.values]),
+                    keys=torch.stack([layer[0, :, start:end] for layer in job.keys]),
+                    values=torch.stack([layer[0, :, start:end] for layer in job.values]),
                 )
-                for row, sequence in enumerate(sequences)
+                for start, end in texts
             ]
 
     def assemble(self, caches: Sequence[DocumentCache], spans: Sequence[Sequence[int]] | None = None) -> Memory:
@@ -190,10 +194,15 @@ class Reader:
         return [store_key(fingerprint, self.prefix_ids, ids) for ids in documents]
 
     def _batches(self, keys: Sequence[str], ids: dict[str, Sequence[int]]) -> Iterator[Sequence[str]]:
-        """Batches of similar lengths, so that little is spent on padding."""
-        ordered = sorted(keys, key=lambda key: (len(ids[key]), key))
-        for start in range(0, len(ordered), self.batch_size):
-            yield ordered[start : start + self.batch_size]
+        """Batches of at most ``batch_size`` documents, and of a bounded number of tokens."""
+        batch: list[str] = []
+        for key in keys:
+            if batch and (len(batch) == self.batch_size or sum(len(ids[k]) for k in [*batch, key]) > _TOKENS_AT_ONCE):
+                yield batch
+                batch = []
+            batch.append(key)
+        if batch:
+            yield batch
 
     def _stored(self, key: str) -> DocumentCache | None:
         """A stored cache on the model's device."""
