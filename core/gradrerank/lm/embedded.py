@@ -51,13 +51,24 @@ def embedded_model_folder() -> Path | None:
 
     The first call on a machine dequantises the model (about 20 s); later ones check its hash.
     """
+    package, target = _places()
+    if package is not None and not _is_whole(target):
+        _build(package, target)
+    return None if package is None else target
+
+
+def whole_copy() -> Path | None:
+    """The dequantised copy if it is there and whole; imports nothing large and builds nothing."""
+    package, target = _places()
+    return target if package is not None and _is_whole(target) else None
+
+
+def _places() -> tuple[Path | None, Path]:
+    """The package that carries the model, or None, and where its dequantised copy lies."""
     package = package_folder(_PACKAGE)
     if package is None or not (package / _GGUF).is_file():
-        return None
-    target = cache_folder() / f"smollm2-135m-instruct-{_key(package / _GGUF)}"
-    if not _is_whole(target):
-        _build(package, target)
-    return target
+        return None, cache_folder()
+    return package, cache_folder() / f"smollm2-135m-instruct-{_key(package / _GGUF)}"
 
 
 def _key(gguf: Path) -> str:

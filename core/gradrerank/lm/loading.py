@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from gradrerank.errors import InvalidArgumentError, InvalidTypeError, ModelLoadError
-from gradrerank.lm.embedded import HUB_NAME, embedded_model_folder
+from gradrerank.lm.embedded import HUB_NAME, embedded_model_folder, whole_copy
 from gradrerank.quiet import quiet_if_local
 
 if TYPE_CHECKING:
@@ -44,11 +45,13 @@ def load_generator(
         ModelLoadError: When the model cannot be found or loaded.
         UnsupportedModelError: When it can be loaded and not used.
     """
+    if model is None or isinstance(model, str):
+        weights, tokenizer, name = _load_named(model, device, dtype)
+        from gradrerank.lm.generator import Generator
+
+        return Generator(weights, tokenizer, name=name, **options)
     from gradrerank.lm.generator import Generator
 
-    if model is None or isinstance(model, str):
-        weights, tokenizer, name = _load_named(model, device, _as_dtype(dtype))
-        return Generator(weights, tokenizer, name=name, **options)
     _refuse_for_loaded(device=device, dtype=dtype)
     if isinstance(model, Generator):
         _refuse_for_loaded(**options)
@@ -61,20 +64,23 @@ def load_generator(
 
 
 def _load_named(
-    name: str | None, device: str | torch.device | None, dtype: torch.dtype | None
+    name: str | None, device: str | torch.device | None, dtype: str | torch.dtype | None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, str]:
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    # Reading half a gigabyte for its hash and importing torch wait for different things.
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        copy = thread.submit(whole_copy) if name is None else None
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    place = usable_device(device)
-    folder = embedded_model_folder() if name is None else None
-    if dtype is None and place.type == "cpu":
-        dtype = torch.float32
+    place, wanted = usable_device(device), _as_dtype(dtype)
+    folder = None if copy is None else copy.result() or embedded_model_folder()
+    if wanted is None and place.type == "cpu":
+        wanted = torch.float32
     where = str(folder) if folder else (name or HUB_NAME)
     try:
         # A model that is built inside inference mode could never take part in a backward pass.
         with torch.inference_mode(False), quiet_if_local(where):
-            weights: Any = AutoModelForCausalLM.from_pretrained(where, dtype=dtype or "auto")
+            weights: Any = AutoModelForCausalLM.from_pretrained(where, dtype=wanted or "auto")
             weights = weights.to(place)
         tokenizer = AutoTokenizer.from_pretrained(where)
     except (OSError, ValueError, ImportError, RuntimeError) as error:
