@@ -11,6 +11,8 @@ from hypothesis import settings
 # Before anything imports transformers; `make test` sets the same.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Tiny models gain nothing from a second thread, and lose much where the cores are shared.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 settings.register_profile("gradrerank", derandomize=True, database=None, deadline=None)
 settings.load_profile("gradrerank")
