@@ -173,9 +173,31 @@ def test_sentences_end_at_closing_marks_and_line_breaks() -> None:
     ]
 
 
+@pytest.mark.real_model
+@pytest.mark.parametrize("pieces", ["sentence", sentence_ranges])
+def test_pieces_begin_where_sentences_begin_with_the_embedded_tokenizer(pieces: Any) -> None:
+    """Its tokens carry the space before a word, so a sentence begins inside a token."""
+    from gradrerank import load_generator
+
+    text = "Trams run hourly. Bialetti was born in 1888. Cats sleep. Zürich has trams! Is it so? Yes.\nNew line here."
+    documents = load_generator().layout.documents([("Title", text), (None, text)])
+    found = split_into_pieces(documents, pieces, 32)
+    expected = [text[a:b] for a, b in sentence_ranges(text)]
+    assert len(expected) == 7
+    for spans, owners, document in zip(found.document_spans, found.token_spans, documents, strict=True):
+        assert [text[slice(*found.characters[s])] for s in spans] == expected
+        inside = list(zip(document.body.offsets, owners[document.body_start :], strict=False))
+        for s in spans:
+            start, end = found.characters[s]
+            assert all(a < end and b > start for (a, b), owner in inside if owner == s), "only tokens of the sentence"
+
+
 def test_ranges_of_a_callable_that_make_no_sense_are_an_error(generator: Generator) -> None:
     with pytest.raises(ScoringError, match=r"range \(5, 2\) for a text of \d+ characters"):
         GatesScorer(pieces=lambda text: [(5, 2)]).score(job_of(generator))
+    for wrong in (None, [3], [("a", "b")]):
+        with pytest.raises(ScoringError, match="pieces must return pairs"):
+            GatesScorer(pieces=lambda text, wrong=wrong: wrong).score(job_of(generator))
 
 
 # -- mixture --------------------------------------------------------------------------------------------

@@ -82,6 +82,7 @@ class Reading:
         keys: Recorded keys by layer, each [rows, kv_heads, T, key_dim].
         values: Recorded values by layer, each [rows, kv_heads, T, value_dim].
         layer: Number of attention layers that have run.
+        alone: Whether every new token sees itself only, to find out what else mixes tokens.
         masks: Masks by attention window, made on first use.
     """
 
@@ -93,6 +94,7 @@ class Reading:
     keys: list[Tensor] = field(default_factory=list)
     values: list[Tensor] = field(default_factory=list)
     layer: int = 0
+    alone: bool = False
     masks: dict[int | None, Tensor] = field(default_factory=dict)
 
     def allowed(self, window: int | None) -> Tensor:
@@ -108,6 +110,8 @@ class Reading:
             mask[:, len(seen) - len(new) :].tril_()
             if window is not None:
                 mask &= new[:, None] - seen[None, :] < window
+            if self.alone:
+                mask = torch.eye(len(new), dtype=torch.bool, device=seen.device)
             self.masks[window] = mask
         return self.masks[window]
 

@@ -14,21 +14,33 @@ if TYPE_CHECKING:
 
 # Tokenizers without a limit of their own report a huge number.
 _SANE = 10_000_000
+_LIMITS = ("max_position_embeddings", "attention_chunk_size", "keep_window_size")
+_ORIGINAL = "original_max_position_embeddings"
 
 
 def context_limit(config: PretrainedConfig, tokenizer_limit: int, user_limit: int | None) -> int:
     """Most tokens of a prompt: the smallest of the limits that are set.
 
+    Documents are read apart, so nothing may depend on how long the whole prompt is. Rotations that do
+    (dynamic, longrope) are the same up to the length that they were made for, and attention in chunks
+    or over chosen keys is ordinary attention up to their size: those lengths are limits here.
+
     Args:
-        config: The model's configuration; ``max_position_embeddings`` is read where there is one.
+        config: The model's configuration.
         tokenizer_limit: ``model_max_length`` of the tokenizer; ignored when it is a placeholder.
         user_limit: The caller's own limit, or None.
 
     Returns:
         Number of tokens.
     """
-    own: Any = getattr(config.get_text_config(), "max_position_embeddings", None)
-    limits = [limit for limit in (own, tokenizer_limit, user_limit) if limit is not None and 0 < limit < _SANE]
+    own: Any = config.get_text_config()
+    rope: Any = getattr(own, "rope_parameters", None) or getattr(own, "rope_scaling", None) or {}
+    found = [getattr(own, name, None) for name in _LIMITS] + [tokenizer_limit, user_limit]
+    if rope.get("rope_type", rope.get("type")) in ("dynamic", "longrope"):
+        found += [rope.get(_ORIGINAL), getattr(own, _ORIGINAL, None)]
+    if getattr(own, "attn_temperature_tuning", False):
+        found.append(getattr(own, "floor_scale", None))
+    limits = [limit for limit in found if limit is not None and 0 < limit < _SANE]
     return int(min(limits, default=_SANE))
 
 

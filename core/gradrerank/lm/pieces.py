@@ -55,7 +55,7 @@ def split_into_pieces(documents: Sequence[DocumentTokens], by: Segmentation, win
     document_spans: list[range] = []
     characters: list[CharacterRange] = []
     for document in documents:
-        starts = _first_tokens(document, by, window)
+        starts, begins = _cuts(document, by, window)
         first = len(characters)
         document_spans.append(range(first, first + len(starts)))
         token_spans.append(
@@ -63,7 +63,7 @@ def split_into_pieces(documents: Sequence[DocumentTokens], by: Segmentation, win
                 first + max(bisect_right(starts, index - document.body_start) - 1, 0) for index in range(len(document))
             )
         )
-        characters.extend(_character_ranges(document, starts))
+        characters.extend(zip(begins, [*begins[1:], document.kept[1]], strict=True))
     return Pieces(tuple(token_spans), tuple(document_spans), tuple(characters))
 
 
@@ -84,37 +84,37 @@ def sentence_ranges(text: str) -> list[CharacterRange]:
     return [(a, b) for a, b in zip(cuts, cuts[1:], strict=False) if b > a]
 
 
-def _first_tokens(document: DocumentTokens, by: Segmentation, window: int) -> list[int]:
-    """Index in the body of the first token of each piece, ascending, the first one 0."""
+def _cuts(document: DocumentTokens, by: Segmentation, window: int) -> tuple[list[int], list[int]]:
+    """Where pieces begin: first tokens as indices in the body, and first characters of the text.
+
+    Both ascend from 0. A token that covers the space before a sentence as well as its first letters
+    belongs to the sentence.
+    """
     if by == "document" or not len(document.body):
-        return [0]
+        return [0], [0]
+    offsets = document.body.offsets
     if by == "window":
-        wanted = list(range(0, len(document.body), window))
+        wanted = [(index, offsets[index][0]) for index in range(0, len(document.body), window)]
     else:
         ranges = sentence_ranges(document.text) if by == "sentence" else _checked(by, document.text)
-        begins = [start for start, _ in document.body.offsets]
-        wanted = [_first_at(begins, start) for start, _ in ranges]
-    starts = [0]
-    for index in wanted:
-        while index < len(document.body) and not document.body.is_character_edge(index):
-            index += 1
-        if starts[-1] < index < len(document.body):
-            starts.append(index)
-    return starts
-
-
-def _first_at(begins: list[int], start: int) -> int:
-    return next((i for i, begin in enumerate(begins) if begin >= start), len(begins))
-
-
-def _character_ranges(document: DocumentTokens, starts: list[int]) -> list[CharacterRange]:
-    """Ranges without gaps, from the first character to the last one that is read."""
-    edges = [0, *(document.body.offsets[index][0] for index in starts[1:]), document.kept[1]]
-    return list(zip(edges, edges[1:], strict=False))
+        ends = [end for _, end in offsets]
+        wanted = [(bisect_right(ends, start), start) for start, _ in ranges]
+    starts, begins = [0], [0]
+    for index, begin in wanted:
+        moved = index
+        while moved < len(offsets) and not document.body.is_character_edge(moved):
+            moved += 1
+        if starts[-1] < moved < len(offsets):
+            starts.append(moved)
+            begins.append(begin if moved == index else offsets[moved][0])
+    return starts, begins
 
 
 def _checked(by: Callable[[str], Sequence[CharacterRange]], text: str) -> list[CharacterRange]:
-    ranges = [(int(start), int(end)) for start, end in by(text)]
+    try:
+        ranges = [(int(start), int(end)) for start, end in by(text)]
+    except (TypeError, ValueError) as error:
+        raise ScoringError(f"pieces must return pairs (start, end) of characters: {error}") from error
     last = 0
     for start, end in ranges:
         if not last <= start <= end <= len(text):
