@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -270,18 +272,36 @@ def test_weights_changed_in_place_are_noticed() -> None:
     torch.testing.assert_close(after, expected)
 
 
-def test_model_whose_attention_cannot_be_gated_is_refused_with_the_reason() -> None:
-    from transformers import AutoModelForCausalLM, MambaConfig
+def refused_models() -> dict[str, Any]:
+    import transformers as t
 
-    config = MambaConfig(vocab_size=len(tiny_tokenizer()), hidden_size=32, num_hidden_layers=2, state_size=4)
-    model = AutoModelForCausalLM.from_config(config)
-    with pytest.raises(ValueError, match="attention cannot be gated in MambaForCausalLM"):
-        Generator(model, tiny_tokenizer())
+    shared = {"vocab_size": len(tiny_tokenizer()), "hidden_size": 64, "num_attention_heads": 4}
+    grouped = {**shared, "intermediate_size": 128, "num_key_value_heads": 2}
+    bert = t.BertConfig(**shared, intermediate_size=128, num_hidden_layers=2, is_decoder=False)
+    return {
+        "its attention does not go through": t.MambaConfig(
+            vocab_size=shared["vocab_size"], hidden_size=32, num_hidden_layers=2, state_size=4
+        ),
+        "layers other than attention": t.Lfm2Config(**grouped, num_hidden_layers=4, full_attn_idxs=[2]),
+        "cannot be gated in Bloom": t.BloomConfig(vocab_size=shared["vocab_size"], hidden_size=32, n_layer=2, n_head=4),
+        "softcap": t.Gemma2Config(**grouped, num_hidden_layers=2, head_dim=16),
+        "it reads ahead": t.BertLMHeadModel(bert),
+        "It must be a causal language model": t.T5ForConditionalGeneration(
+            t.T5Config(vocab_size=shared["vocab_size"], d_model=32, d_ff=48, num_layers=2, num_heads=4, d_kv=8)
+        ),
+    }
 
 
-def test_model_with_alibi_positions_is_refused() -> None:
-    from transformers import AutoModelForCausalLM, BloomConfig
+@pytest.mark.parametrize("reason", list(refused_models()))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_model_whose_attention_cannot_be_gated_is_refused_with_the_reason(reason: str, dtype: torch.dtype) -> None:
+    from transformers import AutoModelForCausalLM, PreTrainedConfig
 
-    config = BloomConfig(vocab_size=len(tiny_tokenizer()), hidden_size=32, n_layer=2, n_head=4)
-    with pytest.raises(ValueError, match="attention cannot be gated in BloomForCausalLM"):
-        Generator(AutoModelForCausalLM.from_config(config), tiny_tokenizer())
+    made = refused_models()[reason]
+    model = AutoModelForCausalLM.from_config(made) if isinstance(made, PreTrainedConfig) else made
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(4)
+    with pytest.raises(ValueError, match=reason):
+        Generator(model.to(dtype).eval(), tiny_tokenizer())

@@ -262,3 +262,55 @@ def test_a_name_that_is_no_model_is_a_clear_error() -> None:
 def test_a_device_that_cannot_be_used_is_named(device: str) -> None:
     with pytest.raises(InvalidArgumentError, match=f"device '{device}' cannot be used"):
         GradReranker(device=device)
+
+
+def test_C29_the_users_hooks_do_not_see_our_passes() -> None:
+    model, tokenizer = tiny()
+    seen: list[str] = []
+    for module in (model, model.model.layers[0]):
+        module.register_forward_hook(lambda *_: seen.append("after"))
+        module.register_forward_pre_hook(lambda *_: seen.append("before"))
+        module.register_forward_hook(lambda *_, **__: seen.append("after"), with_kwargs=True, always_call=True)
+    scores(GradReranker((model, tokenizer)))
+    assert seen == []
+    model(torch.tensor([[5, 6]]))
+    assert len(seen) == 6, "they still see the user's"
+
+
+def test_settings_of_the_users_config_that_change_outputs_do_not_matter() -> None:
+    model, tokenizer = tiny()
+    model.config.return_dict, model.config.output_hidden_states = False, True
+    assert scores(GradReranker((model, tokenizer))) == scores(GradReranker(tiny()))
+    assert (model.config.return_dict, model.config.output_hidden_states) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: GradReranker(tiny(), max_context=20), "max_context=20 leaves no room"),
+        (lambda: GradReranker(tiny(), prompt="hi"), "prompt must be PromptTexts"),
+        (lambda: GradReranker((None, tiny_tokenizer())), "its model is a NoneType"),
+        (lambda: GradReranker((tiny_tokenizer(), tiny_model())), "its model is a TokenizersBackend|its model is a "),
+        (lambda: GradReranker(tiny_model()), "a model comes together with its tokenizer"),
+    ],
+)
+def test_what_cannot_be_a_model_is_named(make: Any, message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("settings", "limit"),
+    [
+        ({"attention_chunk_size": 100}, 100),
+        ({"keep_window_size": 200}, 200),
+        ({"rope_parameters": {"rope_type": "longrope", "original_max_position_embeddings": 128}}, 128),
+        ({"rope_scaling": {"type": "dynamic"}, "original_max_position_embeddings": 64}, 64),
+        ({"rope_parameters": {"rope_type": "llama3", "original_max_position_embeddings": 128}}, 512),
+        ({"attn_temperature_tuning": True, "floor_scale": 99}, 99),
+    ],
+)
+def test_C27_lengths_at_which_the_model_changes_its_ways_are_limits(settings: dict[str, Any], limit: int) -> None:
+    config = SimpleNamespace(max_position_embeddings=512, **settings)
+    config.get_text_config = lambda: config
+    assert context_limit(config, int(1e30), None) == limit

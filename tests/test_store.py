@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
 import threading
 from pathlib import Path
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from tiny import DOCUMENTS, QUERY, tiny, tiny_model, tiny_tokenizer
 
 from gradrerank import DocumentStore, Generator, GradReranker
-from gradrerank.errors import InvalidArgumentError
+from gradrerank.errors import InvalidArgumentError, StoreWarning
 from gradrerank.lm.disk_store import DiskStore
 from gradrerank.lm.kv_store import DocumentCache, store_key
 
@@ -81,13 +82,42 @@ def test_keys_differ_with_everything_that_changes_the_numbers() -> None:
 
 
 def test_fingerprints_differ_with_weights_and_type_and_not_with_the_object() -> None:
-    names = {
-        Generator(tiny_model(seed=seed, dtype=dtype), tiny_tokenizer()).engine.fingerprint()
-        for seed in (0, 1)
-        for dtype in (torch.float32, torch.bfloat16)
-    }
-    assert len(names) == 4
-    assert Generator(*tiny()).engine.fingerprint() in names
+    def name_of(seed: int, dtype: torch.dtype) -> str:
+        generator = Generator(tiny_model(seed=seed, dtype=dtype), tiny_tokenizer(), store=DocumentStore())
+        return generator.engine.fingerprint()
+
+    kinds = [(seed, dtype) for seed in (0, 1) for dtype in (torch.float32, torch.bfloat16)]
+    names = [name_of(*kind) for kind in kinds]
+    assert len(set(names)) == 4
+    assert [name_of(*kind) for kind in kinds] == names
+
+
+def test_two_rows_that_changed_places_make_another_model(tmp_path: Path) -> None:
+    swapped = tiny_model()
+    with torch.no_grad():
+        rows = swapped.get_input_embeddings().weight
+        rows[[300, 301]] = rows[[301, 300]].clone()
+    first = GradReranker(tiny(), cache_folder=tmp_path)
+    first.rerank(QUERY, {"a": DOCUMENTS})
+    other = GradReranker((swapped, tiny_tokenizer()), cache_folder=tmp_path).rerank(QUERY, {"a": DOCUMENTS})
+    assert other.tokens["documents"] > 0
+    assert other.documents == GradReranker((swapped, tiny_tokenizer())).rerank(QUERY, {"a": DOCUMENTS}).documents
+
+
+@pytest.mark.parametrize("how", ["in place", "through .data", "load_state_dict"])
+def test_weights_that_change_are_noticed(how: str) -> None:
+    model, tokenizer = tiny()
+    reranker = GradReranker((model, tokenizer))
+    before = ranked(reranker)
+    weight = model.model.layers[0].self_attn.k_proj.weight
+    if how == "in place":
+        with torch.no_grad():
+            weight.mul_(2)
+    elif how == "through .data":
+        weight.data.mul_(2)
+    else:
+        model.load_state_dict({k: v * 2 if "k_proj" in k else v for k, v in model.state_dict().items()})
+    assert ranked(reranker) == ranked(GradReranker((model, tokenizer))) != before
 
 
 def test_a_store_too_small_for_the_documents_changes_no_score() -> None:
@@ -158,17 +188,44 @@ def test_a_damaged_file_is_ignored_and_written_again(tmp_path: Path, damage: str
 
 
 def test_a_write_that_fails_leaves_nothing_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import safetensors.torch
+    write = Path.write_bytes
 
-    def full(tensors: Any, path: str, metadata: Any) -> None:
-        Path(path).write_bytes(b"half")
+    def full(path: Path, data: Any) -> int:
+        write(path, data[: len(data) // 2])
         raise OSError(28, "No space left on device")
 
     store = DiskStore(tmp_path)
-    monkeypatch.setattr(safetensors.torch, "save_file", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(OSError, match="No space left"):
         store.put("ab" * 20, cache_of(10))
     assert not [p for p in tmp_path.rglob("*") if p.is_file()]
+    with pytest.warns(StoreWarning, match="could not be written to disk: .*No space left"):
+        result = GradReranker(tiny(), cache_folder=tmp_path).rerank(QUERY, {"a": DOCUMENTS})
+    assert [(d.text, d.score) for d in result] == ranked(GradReranker(tiny()))
+
+
+@pytest.mark.parametrize("folder", ["", 5, "/proc/nowhere/at/all"])
+def test_a_folder_that_cannot_be_is_named(folder: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="DiskStore"):
+        GradReranker(tiny(), cache_folder=folder)
+
+
+def test_what_a_killed_writer_left_is_swept_and_what_is_being_written_stays(tmp_path: Path) -> None:
+    (tmp_path / "ab").mkdir()
+    old, new = tmp_path / "ab" / ".writing-1", tmp_path / "ab" / ".writing-2"
+    for file in (old, new):
+        file.write_bytes(b"half")
+    os.utime(old, (0, 0))
+    DiskStore(tmp_path)
+    assert (old.exists(), new.exists()) == (False, True)
+
+
+def test_files_can_be_read_by_whom_the_folder_is_shared_with(tmp_path: Path) -> None:
+    DiskStore(tmp_path).put("ab" * 20, cache_of(10))
+    plain = tmp_path / "plain"
+    plain.write_bytes(b"")
+    (file,) = tmp_path.rglob("*.safetensors")
+    assert file.stat().st_mode == plain.stat().st_mode
 
 
 def write_many(folder: str, seed: int) -> None:
@@ -232,6 +289,8 @@ def test_an_interrupted_index_is_taken_up_where_it_stopped(tmp_path: Path, monke
     assert len(DiskStore(tmp_path)) == 3
     later = GradReranker(tiny(), cache_folder=tmp_path).index(DOCUMENTS)
     assert (later.documents, later.read) == (5, 2)
+    next(iter(tmp_path.rglob("*.safetensors"))).write_bytes(b"torn")
+    assert GradReranker(tiny(), cache_folder=tmp_path).index(DOCUMENTS).read == 1
 
 
 @pytest.mark.parametrize(("show", "n", "bar"), [(True, 5, True), (True, 2, False), (False, 5, False), (None, 5, False)])

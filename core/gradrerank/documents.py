@@ -64,7 +64,10 @@ def _plain_score(score: Any) -> float | None:
         return None
     if isinstance(score, (bool, str, bytes)) or not hasattr(score, "__float__"):
         raise InvalidTypeError(f"Document.score must be a number or None, got {type(score).__name__} {score!r}")
-    plain = float(score)
+    try:
+        plain = float(score)
+    except (TypeError, ValueError) as error:
+        raise InvalidTypeError(f"Document.score must be a number or None, got {score!r}: {error}") from error
     if not math.isfinite(plain):
         raise InvalidArgumentError(f"Document.score must be finite, got {plain}; pass None for 'no score'")
     return plain

@@ -70,5 +70,9 @@ class SourceWarning(GradRerankWarning):
     """A source failed or ran out of time, and the others went on without it."""
 
 
+class StoreWarning(GradRerankWarning):
+    """A document cache could not be kept, and will have to be made again."""
+
+
 class NoSignalWarning(GradRerankWarning):
     """The scorer said the same of every document, so the retrieval order decides."""

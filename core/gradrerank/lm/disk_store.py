@@ -8,7 +8,8 @@ carries a checksum, so that a torn or changed file is ignored and made again, ne
 from __future__ import annotations
 
 import os
-import tempfile
+import time
+import uuid
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,12 +20,19 @@ from gradrerank.lm.kv_store import DocumentCache, DocumentStore
 if TYPE_CHECKING:
     from torch import Tensor
 
+_WRITING = ".writing-"
+# Seconds after which a file that is still being written has no writer any more.
+_ABANDONED = 3600.0
+
 
 class DiskStore:
     """A folder of document caches.
 
     Args:
         folder: Where the files lie; made when it is missing.
+
+    Raises:
+        InvalidArgumentError: When folder is no path, or cannot be made.
 
     Example:
         >>> import tempfile
@@ -34,8 +42,14 @@ class DiskStore:
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
+        if not isinstance(folder, (str, os.PathLike)) or not os.fspath(folder):
+            raise InvalidArgumentError(f"the folder of a DiskStore must be a path, got {folder!r}")
         self.folder = Path(folder)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidArgumentError(f"the folder {str(folder)!r} of a DiskStore cannot be made: {error}") from error
+        self._sweep()
 
     def get(self, key: str) -> DocumentCache | None:
         """The cache of this name, memory-mapped, or None when there is none that is whole."""
@@ -56,18 +70,18 @@ class DiskStore:
         Raises:
             OSError: When the disk is full or the folder cannot be written; nothing half written stays.
         """
-        from safetensors.torch import save_file
+        from safetensors.torch import save
 
         path = self._path(key)
         path.parent.mkdir(exist_ok=True)
-        handle, work = tempfile.mkstemp(prefix=".writing-", dir=path.parent)
-        os.close(handle)
+        # Not a private temporary file: others who share the folder shall read what is written.
+        work = path.parent / f"{_WRITING}{uuid.uuid4().hex}"
         try:
             tensors = {"keys": cache.keys.cpu().contiguous(), "values": cache.values.cpu().contiguous()}
-            save_file(tensors, work, metadata={"checksum": _checksum(key, cache)})
+            work.write_bytes(save(tensors, metadata={"checksum": _checksum(key, cache)}))
             os.replace(work, path)
         except BaseException:
-            Path(work).unlink(missing_ok=True)
+            work.unlink(missing_ok=True)
             raise
 
     def __contains__(self, key: str) -> bool:
@@ -77,6 +91,16 @@ class DiskStore:
     def __len__(self) -> int:
         """Number of files."""
         return sum(1 for _ in self.folder.glob("??/*.safetensors"))
+
+    def _sweep(self) -> None:
+        """Remove what writers that were killed left behind."""
+        for work in self.folder.glob(f"??/{_WRITING}*"):
+            try:
+                if time.time() - work.stat().st_mtime > _ABANDONED:
+                    work.unlink()
+            except OSError:
+                # Gone meanwhile, or another user's: neither is in anybody's way.
+                continue
 
     def _path(self, key: str) -> Path:
         # Two levels, so that no folder holds a whole corpus.

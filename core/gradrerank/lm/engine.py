@@ -23,14 +23,15 @@ class Engine:
     Args:
         model: A causal LM of transformers; left exactly as it is.
         name: Name for messages.
+        lasting: Whether names of caches must mean the same elsewhere; see :class:`Fingerprint`.
     """
 
-    def __init__(self, model: PreTrainedModel, name: str) -> None:
+    def __init__(self, model: PreTrainedModel, name: str, *, lasting: bool) -> None:
         gated.register()
         self.name = name
         self.plain = private_view(model)
         self._gated = private_view(model, attention=gated.ATTENTION_NAME)
-        self._fingerprint = Fingerprint(self.plain)
+        self._fingerprint = Fingerprint(self.plain, lasting=lasting)
 
     @property
     def device(self) -> torch.device:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import uuid
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,48 +11,61 @@ import torch
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-# Elements of each weight that are hashed one by one, beside its sums.
-_SAMPLES = 64
+# Elements of each weight that are looked at in every call, to notice changes that no counter counts.
+_SAMPLES = 8
 
 
 class Fingerprint:
     """The fingerprint of a model, taken again when its weights were changed in place.
 
-    In-place updates are seen by the version counters of the weights, which views share.
-
     Args:
         model: The model, or a view of it.
+        lasting: Whether the name must mean the same to other models and processes, for a store that is
+            shared or on disk. It then comes from every byte of the weights, which are read for it once.
+            Otherwise it is a random one.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, *, lasting: bool) -> None:
         self._model = model
-        self._taken: tuple[int, str] | None = None
+        self._lasting = lasting
+        self._taken: tuple[bytes, str] | None = None
 
     def current(self) -> str:
         """The fingerprint of the weights as they are now.
 
+        In-place updates are seen by the version counters of the weights, which views share, and those
+        through ``.data``, which count nothing, by a sample of each weight.
+
         Returns:
-            Hexadecimal digits that depend on the configuration, the release of transformers, and for
-            every weight on its name, shape, type, sum, norm and a sample of its elements. It is the same
-            in every process, and on every device up to the rounding of the sums.
+            Hexadecimal digits. Lasting ones depend on the configuration, the releases of torch and
+            transformers, and name, shape, type and bytes of every weight.
         """
-        version = sum(p._version for p in self._model.parameters())
-        if self._taken is None or self._taken[0] != version:
-            self._taken = (version, self._take())
+        state = self._state()
+        if self._taken is None or self._taken[0] != state:
+            self._taken = (state, self._digest() if self._lasting else uuid.uuid4().hex)
         return self._taken[1]
 
-    def _take(self) -> str:
+    def _state(self) -> bytes:
+        """Cheap to take, and another one after any usual update."""
+        samples, versions = [], []
+        with torch.inference_mode(False), torch.no_grad():
+            for weight in self._model.parameters():
+                flat = weight.detach().view(-1) if weight.is_contiguous() else weight.detach().flatten()
+                samples.append(flat[:: max(1, len(flat) // _SAMPLES)][:_SAMPLES].float())
+                versions.append(weight._version)
+            sampled = torch.cat([sample.to(samples[0].device) for sample in samples]).cpu()
+        return sampled.numpy().tobytes() + repr(versions).encode()
+
+    def _digest(self) -> str:
         import transformers
 
         config = self._model.config.to_diff_dict()
         config.pop("_name_or_path", None)
-        described = repr((transformers.__version__, sorted(config.items(), key=str)))
-        digest = hashlib.blake2b(described.encode(), digest_size=16)
+        described = repr((torch.__version__, transformers.__version__, sorted(config.items(), key=str)))
+        digest = hashlib.sha256(described.encode())
         with torch.inference_mode(False), torch.no_grad():
             for name, weight in self._model.named_parameters():
-                flat = weight.detach().flatten()
-                sample = flat[:: max(1, len(flat) // _SAMPLES)][:_SAMPLES].cpu().double()
                 digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())
-                digest.update(sample.numpy().tobytes())
-                digest.update(f"{float(flat.float().sum()):.4e} {float(flat.float().norm()):.5e}".encode())
+                plain = weight.detach().cpu().contiguous().view(-1)
+                digest.update(memoryview(plain.view(torch.uint8).numpy()))  # type: ignore[arg-type]
         return digest.hexdigest()

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from gradrerank.errors import ContextOverflowError
+from gradrerank.errors import ContextOverflowError, InvalidArgumentError, InvalidTypeError
 from gradrerank.lm.check import check_gates
 from gradrerank.lm.engine import Engine
 from gradrerank.lm.gates import Memory, Reading
@@ -101,11 +101,17 @@ class Generator:
         show_progress: bool | None = False,
     ) -> None:
         self.name = name or getattr(model, "name_or_path", "") or type(model).__name__
-        self.engine = Engine(model, self.name)
+        _check_pair(model, tokenizer)
+        self.engine = Engine(model, self.name, lasting=store is not None)
         self.tokenizer = ContentTokenizer(tokenizer, name=self.name, vocabulary=len(self.engine.embedding))
         self.layout = PromptLayout(self.tokenizer, texts, name=self.name, use_chat_template=use_chat_template)
         max_context = check_optional_count("max_context", max_context)
         self.limit = context_limit(model.config, self.tokenizer.model_max_length, max_context)
+        if self.limit <= len(self.layout.prefix) + len(self.layout.tail):
+            raise InvalidArgumentError(
+                f"max_context={max_context} leaves no room: the template alone takes "
+                f"{len(self.layout.prefix) + len(self.layout.tail)} tokens of a context of {self.limit}"
+            )
         self.reader = Reader(
             self.engine,
             self.layout.prefix,
@@ -335,6 +341,15 @@ class Generator:
 
 # Label of a position that predicts nothing.
 _NONE = -100
+
+
+def _check_pair(model: object, tokenizer: object) -> None:
+    for name, part, needed in (("model", model, "get_input_embeddings"), ("tokenizer", tokenizer, "decode")):
+        if not hasattr(part, needed):
+            raise InvalidTypeError(
+                f"a (model, tokenizer) pair is a model and a tokenizer of transformers, but its {name} is a "
+                f"{type(part).__name__}"
+            )
 
 
 def _first(ids: int | list[int] | None) -> int | None:

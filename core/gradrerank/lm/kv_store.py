@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import warnings
 from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gradrerank.errors import StoreWarning
 from gradrerank.validation import check_number
 
 if TYPE_CHECKING:
@@ -102,11 +104,16 @@ class DocumentStore:
     def put(self, key: str, cache: DocumentCache) -> None:
         """Keep a cache, on disk too where there is one.
 
-        A cache larger than the capacity is not held in memory.
+        A cache larger than the capacity is not held in memory. One that cannot be written to disk is a
+        warning: what was to be saved is time, and the work at hand goes on without.
         """
         self._hold(key, cache)
-        if self.disk is not None:
+        if self.disk is None:
+            return
+        try:
             self.disk.put(key, cache)
+        except OSError as error:
+            warnings.warn(f"a document cache could not be written to disk: {error}", StoreWarning, stacklevel=2)
 
     def clear(self) -> None:
         """Let go of everything in memory; what is on disk stays."""

@@ -59,7 +59,8 @@ def load_generator(
     if isinstance(model, tuple) and len(model) == 2:
         return Generator(model[0], model[1], **options)
     raise InvalidTypeError(
-        f"model must be None, a name, a (model, tokenizer) pair or a Generator, got {type(model).__name__}"
+        f"model must be None, a name, a (model, tokenizer) pair or a Generator, got {type(model).__name__}; a model "
+        "comes together with its tokenizer"
     )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gradrerank.errors import ContextOverflowError, InvalidArgumentError, UnsupportedModelError
+from gradrerank.errors import ContextOverflowError, InvalidArgumentError, InvalidTypeError, UnsupportedModelError
 from gradrerank.lm.tokens import ContentTokenizer, Encoding
 from gradrerank.validation import is_blank
 
@@ -31,8 +31,8 @@ class PromptTexts:
         system: The system message.
         introduction: Opens the user turn, before the documents.
         question: Stands between the documents and the query where an answer follows.
-        query: Stands between the documents and the query where the query itself is the target. Short,
-            since it is read again for every query.
+        query: Stands between the documents and the query where the query itself is the target. It is read
+            again for every query: a shorter one is quicker, and on the embedded model ranks a little worse.
 
     Example:
         >>> PromptTexts(system="Answer from the laws below.").introduction
@@ -42,7 +42,7 @@ class PromptTexts:
     system: str = "You answer questions using documents."
     introduction: str = "Here are some documents.\n"
     question: str = "Using the documents, answer this question in a few words.\nQuestion:"
-    query: str = "Question:"
+    query: str = "Using the documents, answer this question in a few words.\nQuestion:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +111,8 @@ class PromptLayout:
         name: str,
         use_chat_template: bool | None = None,
     ) -> None:
+        if texts is not None and not isinstance(texts, PromptTexts):
+            raise InvalidTypeError(f"prompt must be PromptTexts or None, got {type(texts).__name__}")
         self.texts = texts or PromptTexts()
         for part in ("introduction", "question", "query"):
             if is_blank(getattr(self.texts, part)):

@@ -116,7 +116,8 @@ class Reader:
             item stands for the documents that were there already and has no tokens.
         """
         ids = dict(zip(self._keys(documents), documents, strict=True))
-        missing = [key for key in ids if key not in self.store]
+        # Read, not only looked up: a file that is there may be torn.
+        missing = [key for key in ids if self.store.get(key) is None]
         yield len(documents) - len(missing), 0
         for batch in self._batches(missing, ids):
             for key, cache in zip(batch, self.encode([ids[key] for key in batch]), strict=True):

@@ -36,6 +36,16 @@ def private_view(model: PreTrainedModel, *, attention: str | None = None) -> Pre
             memo[id(buffer)] = buffer.clone() if buffer.is_inference() else buffer.detach()
         view = copy.deepcopy(model, memo)
     view.eval()
+    for module in view.modules():
+        # The caller's hooks watch or change the caller's own passes, not ours.
+        module._forward_hooks.clear()
+        module._forward_pre_hooks.clear()
+        module._forward_hooks_with_kwargs.clear()
+        module._forward_pre_hooks_with_kwargs.clear()
+        module._forward_hooks_always_called.clear()
+    view.config.return_dict = True
+    view.config.output_attentions = False
+    view.config.output_hidden_states = False
     if attention is not None:
         view.set_attn_implementation(attention)
     return view

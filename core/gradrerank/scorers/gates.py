@@ -18,7 +18,7 @@ from gradrerank.documents import SpanUtility
 from gradrerank.errors import InvalidArgumentError
 from gradrerank.lm.pieces import Pieces, Segmentation, split_into_pieces
 from gradrerank.scorers.base import Scores, ScoringJob
-from gradrerank.validation import check_number, check_optional_count
+from gradrerank.validation import check_count, check_number, check_optional_count
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -66,9 +66,12 @@ class GatesScorer:
         """Check every argument that needs no model."""
         if self.z != "uniform":
             check_number("z", self.z, minimum=0.0)
-        for name in ("steps", "window", "best", "batch_size"):
-            check_optional_count(name, getattr(self, name))
+        for name in ("steps", "window", "batch_size"):
+            check_count(name, getattr(self, name))
+        check_optional_count("best", self.best)
         for name in ("layers", "heads"):
+            if not isinstance(getattr(self, name), Sequence | None):
+                raise InvalidArgumentError(f"{name} must be a sequence or None, got {getattr(self, name)!r}")
             if getattr(self, name) is not None and not len(getattr(self, name)):
                 raise InvalidArgumentError(f"{name} must name at least one, or be None for all, got an empty sequence")
         if not callable(self.pieces) and self.pieces not in ("document", "window", "sentence"):
