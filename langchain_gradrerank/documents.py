@@ -64,15 +64,22 @@ def to_core(document: Document, *, title_key: str | None, score_key: str | None)
     Args:
         document: A LangChain document.
         title_key: Metadata key of the title; a value that is no str is no title.
-        score_key: Metadata key of the retrieval score; a value that is no finite number is none.
+        score_key: Metadata key of the retrieval score; a value that is no finite number is none. Where
+            there is none, a ``relevance_score`` that another retriever or reranker wrote is taken, since
+            ours takes its place.
     """
+    score = None
+    if score_key is not None:
+        score = _number(document.metadata.get(score_key))
+        if score is None and RECORD_KEY not in document.metadata:
+            score = _number(document.metadata.get(SCORE_KEY))
     title = document.metadata.get(title_key) if title_key is not None else None
     return CoreDocument(
         document.page_content,
         id=document.id,
         title=title if isinstance(title, str) else None,
         metadata={key: value for key, value in document.metadata.items() if key != RECORD_KEY},
-        score=_number(document.metadata.get(score_key)) if score_key is not None else None,
+        score=score,
     )
 
 

@@ -871,3 +871,17 @@ async def test_document_compressor_pipeline(reranker: GradReranker) -> None:
     assert list(await pipeline.acompress_documents(docs(*DOCUMENTS), QUERY, callbacks=[recorder])) == list(kept)
     assert len(recorder.named("GradRerank")) == 4
     assert list(pipeline.compress_documents([], QUERY)) == []
+
+
+def test_C12_a_relevance_score_of_another_is_kept_as_the_retrieval_score(reranker: GradReranker) -> None:
+    documents = docs(*DOCUMENTS[:2])
+    documents[0].metadata["relevance_score"] = np.float32(0.5)
+    documents[1].metadata.update(relevance_score=0.5, score=7.0)
+    compressor = GradRerankCompressor(reranker=reranker)
+    found = {d.id: d.metadata for d in compressor.compress_documents(documents, QUERY)}
+    assert {i: m["gradrerank"]["scores"] for i, m in found.items()} == {
+        "d0": {"documents": 0.5},
+        "d1": {"documents": 7.0},
+    }
+    again = compressor.compress_documents(compressor.compress_documents(documents, QUERY), "Why?")
+    assert {d.id: d.metadata["gradrerank"]["scores"]["documents"] for d in again} == scores
