@@ -14,11 +14,18 @@ from pydantic import ConfigDict, Field, PrivateAttr, ValidationInfo, field_seria
 
 from gradrerank import Document as CoreDocument
 from gradrerank import RerankResult
-from gradrerank.adapting import LazyReranker, Occurrences, OnLoop, check_setting, draft_prompt, run_blocking
+from gradrerank.adapting import (
+    LazyReranker,
+    Occurrences,
+    OnLoop,
+    check_setting,
+    draft_prompt,
+    run_blocking,
+)
 from gradrerank.errors import InvalidArgumentError, InvalidTypeError, ScoringError
 from gradrerank.targets import DraftWriter
 from gradrerank.together import RankJob, rank_together
-from gradrerank.validation import check_choice, check_query
+from gradrerank.validation import check_place, check_query
 from langchain_gradrerank.batching import ASYNC_PART, PART
 from langchain_gradrerank.documents import (
     RETRIEVAL_SCORE_KEY,
@@ -302,17 +309,12 @@ class GradRerankCompressor(BaseDocumentCompressor):
     @field_validator(*SETTINGS, mode="before")
     @classmethod
     def _check_setting(cls, value: Any, info: ValidationInfo) -> Any:
-        if info.field_name == "weights" and value is not None and not isinstance(value, Mapping):
-            raise InvalidArgumentError(f"weights must map source names to numbers, got {value!r}")
         return check_setting(str(info.field_name), value)
 
     @field_validator("device", "dtype", mode="before")
     @classmethod
     def _check_place(cls, value: Any, info: ValidationInfo) -> str | None:
-        name = None if value is None else str(value).removeprefix("torch.")
-        if name is not None and info.field_name == "dtype":
-            check_choice("dtype", name, ("float32", "bfloat16", "float16", "float64"))
-        return name
+        return check_place(str(info.field_name), value)
 
     @field_validator("llm")
     @classmethod

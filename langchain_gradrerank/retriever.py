@@ -32,6 +32,7 @@ from gradrerank.adapting import (
     run_in_thread,
 )
 from gradrerank.errors import InvalidArgumentError, InvalidTypeError
+from gradrerank.settings import UNSET
 from gradrerank.sources.weights import check_weights
 from gradrerank.validation import check_query
 from langchain_gradrerank.batching import arun_together, run_together
@@ -46,16 +47,6 @@ from langchain_gradrerank.documents import (
 )
 
 EVENT = "gradrerank_sources"
-
-
-class _Unset:
-    """Stands for an argument that was not given, where None means something."""
-
-    def __repr__(self) -> str:
-        return "<the object's own>"
-
-
-_UNSET: Any = _Unset()
 
 
 class MultiSourceRetriever(BaseRetriever):
@@ -107,7 +98,7 @@ class MultiSourceRetriever(BaseRetriever):
     # -- retrieval ---------------------------------------------------------------------------------
 
     def _get_relevant_documents(
-        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, top_n: int | None = _UNSET
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, top_n: int | None = UNSET
     ) -> list[Document]:
         settings = self._settings(query, top_n)
         calls = {name: self._call(name, query, _config(name, run_manager)) for name in self.sources}
@@ -120,7 +111,7 @@ class MultiSourceRetriever(BaseRetriever):
         return [with_source_names(document) for document in ranked]
 
     async def _aget_relevant_documents(
-        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, top_n: int | None = _UNSET
+        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, top_n: int | None = UNSET
     ) -> list[Document]:
         settings = self._settings(query, top_n)
         calls = {name: self._acall(name, query, _config(name, run_manager)) for name in self.sources}
@@ -175,7 +166,7 @@ class MultiSourceRetriever(BaseRetriever):
     def _settings(self, query: str, top_n: Any) -> dict[str, Any]:
         check_query(query)
         settings: dict[str, Any] = {}
-        if top_n is not _UNSET:
+        if top_n is not UNSET:
             settings["top_n"] = check_setting("top_n", top_n)
         elif self.top_n is not None:
             settings["top_n"] = self.top_n

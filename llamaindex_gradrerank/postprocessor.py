@@ -31,7 +31,7 @@ from gradrerank.lm.embedded import HUB_NAME
 from gradrerank.lm.prompt import PromptTexts
 from gradrerank.settings import Settings
 from gradrerank.targets import DraftWriter
-from gradrerank.validation import check_choice
+from gradrerank.validation import check_place
 from llamaindex_gradrerank.events import GradRerankEvent, announced, dispatcher
 from llamaindex_gradrerank.nodes import NodePool, RankedNode, by_source, read_nodes, read_query
 
@@ -290,17 +290,12 @@ class GradRerankPostprocessor(PromptMixin, BaseNodePostprocessor):
     @field_validator(*SETTINGS, mode="before")
     @classmethod
     def _check_setting(cls, value: Any, info: ValidationInfo) -> Any:
-        if info.field_name == "weights" and value is not None and not isinstance(value, Mapping):
-            raise InvalidArgumentError(f"weights must map source names to numbers, got {value!r}")
         return check_setting(str(info.field_name), value)
 
     @field_validator("device", "dtype", mode="before")
     @classmethod
     def _check_place(cls, value: Any, info: ValidationInfo) -> str | None:
-        name = None if value is None else str(value).removeprefix("torch.")
-        if name is not None and info.field_name == "dtype":
-            check_choice("dtype", name, ("float32", "bfloat16", "float16", "float64"))
-        return name
+        return check_place(str(info.field_name), value)
 
     @field_validator("draft_prompt", mode="before")
     @classmethod

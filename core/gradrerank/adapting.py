@@ -74,6 +74,9 @@ def check_setting(name: str, value: Any) -> Any:
     Raises:
         InvalidArgumentError: When it cannot be used; the message names it. A value of the wrong type too.
     """
+    if name == "weights" and value is not None and not isinstance(value, Mapping):
+        # A compressor or postprocessor does not know the sources, so weights by position say nothing.
+        raise InvalidArgumentError(f"weights must map source names to numbers, got {value!r}")
     try:
         return getattr(Settings(**{name: value}), name)
     except InvalidTypeError as error:

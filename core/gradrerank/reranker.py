@@ -24,7 +24,7 @@ from gradrerank.lm.loading import load_generator
 from gradrerank.reporting import cut_documents, ranked_documents, source_reports
 from gradrerank.scorers import Scorer, Scores, as_scorer
 from gradrerank.scoring import score_calls
-from gradrerank.settings import Settings
+from gradrerank.settings import UNSET, Settings
 from gradrerank.sources.combination import choose_sources
 from gradrerank.sources.embedding import as_encoder
 from gradrerank.sources.pool import Candidate, Sources, build_pool, read_sources, read_sources_of_each, restrict
@@ -39,16 +39,6 @@ if TYPE_CHECKING:
     from gradrerank.lm.generator import Generator
     from gradrerank.lm.kv_store import DocumentStore
     from gradrerank.lm.prompt import DocumentTokens, PromptTexts
-
-
-class _Unset:
-    """Stands for an argument that was not given, where None means something."""
-
-    def __repr__(self) -> str:
-        return "<the object's own>"
-
-
-_UNSET: Any = _Unset()
 
 
 class GradReranker:
@@ -168,10 +158,10 @@ class GradReranker:
         query: str,
         sources: Sources,
         *,
-        top_n: int | None = _UNSET,
-        min_score: float | None = _UNSET,
-        scorer: str | Scorer = _UNSET,
-        target: str = _UNSET,
+        top_n: int | None = UNSET,
+        min_score: float | None = UNSET,
+        scorer: str | Scorer = UNSET,
+        target: str = UNSET,
         reference: str | None = None,
         **settings: Any,
     ) -> RerankResult:
@@ -241,7 +231,7 @@ class GradReranker:
         self,
         documents: Sources,
         *,
-        max_document_tokens: int | None = _UNSET,
+        max_document_tokens: int | None = UNSET,
         progress: bool | None = None,
     ) -> IndexReport:
         """Read documents into the store, so that later calls read only the question.
@@ -351,7 +341,7 @@ class GradReranker:
 
     def _use(self, **given: Any) -> Settings:
         """The object's settings with those of a call."""
-        return self.settings.override(**{name: value for name, value in given.items() if value is not _UNSET})
+        return self.settings.override(**{name: value for name, value in given.items() if value is not UNSET})
 
     def __repr__(self) -> str:
         """One short line."""

@@ -14,6 +14,16 @@ from gradrerank.targets import TARGETS, Drafting, DraftWriter
 from gradrerank.validation import check_choice, check_count, check_number, check_optional_count, check_optional_number
 
 
+class _Unset:
+    """Stands for an argument that was not given, where None means something."""
+
+    def __repr__(self) -> str:
+        return "<the object's own>"
+
+
+UNSET: Any = _Unset()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """How documents are chosen, scored and cut.

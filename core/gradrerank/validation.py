@@ -171,3 +171,19 @@ def _shown(value: Any) -> str:
     text = repr(value)
     text = text if len(text) <= 80 else text[:77] + "..."
     return text if value is None or type(value) in (bool, int, float, str) else f"{type(value).__name__} {text}"
+
+
+def check_place(name: str, value: Any) -> str | None:
+    """A device or a floating-point type by its name, or None.
+
+    Args:
+        name: ``"device"`` or ``"dtype"``.
+        value: A name, or the object of torch.
+
+    Raises:
+        InvalidArgumentError: When dtype is no floating-point type that a model is run in.
+    """
+    place = None if value is None else str(value).removeprefix("torch.")
+    if place is not None and name == "dtype":
+        check_choice("dtype", place, ("float32", "bfloat16", "float16", "float64"))
+    return place

@@ -84,10 +84,6 @@ class DiskStore:
             work.unlink(missing_ok=True)
             raise
 
-    def __contains__(self, key: str) -> bool:
-        """Whether there is a file of this name; whether it is whole shows when it is read."""
-        return self._path(key).is_file()
-
     def __len__(self) -> int:
         """Number of files."""
         return sum(1 for _ in self.folder.glob("??/*.safetensors"))

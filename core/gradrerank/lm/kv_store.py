@@ -134,10 +134,6 @@ class DocumentStore:
         """A copy in another process begins empty, over the same folder."""
         return type(self), (self.capacity, self.disk)
 
-    def __contains__(self, key: str) -> bool:
-        """Whether a cache is in memory or on disk, without counting as a use."""
-        return key in self._entries or (self.disk is not None and key in self.disk)
-
     def _hold(self, key: str, cache: DocumentCache) -> None:
         with self._lock:
             old = self._entries.pop(key, None)

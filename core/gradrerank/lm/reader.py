@@ -64,15 +64,19 @@ class Reader:
             self._prefix = (version, self._read_prefix())
         return self._prefix[1]
 
+    def _any_prefix(self) -> Memory:
+        """The caches of the prefix for their shape, which no update of the weights changes."""
+        return self.prefix() if self._prefix is None else self._prefix[1]
+
     @property
     def n_layers(self) -> int:
         """Number of attention layers."""
-        return self.prefix().n_layers
+        return self._any_prefix().n_layers
 
     @property
     def bytes_per_token(self) -> int:
         """Bytes of keys and values of one token in all layers."""
-        return self.prefix().parts[0].nbytes // len(self.prefix_ids)
+        return self._any_prefix().parts[0].nbytes // len(self.prefix_ids)
 
     def read(self, documents: Sequence[Sequence[int]], tokens: Counter[str] | None = None) -> list[DocumentCache]:
         """Caches of documents; one that is in the store sends no token through the model.
