@@ -1,0 +1,60 @@
+"""Which document helps which word: the gradient of every target token's loss in the gates.
+
+    U[t, i] = - dL_t/dz_i    at z = 1,    L_t = - log p(target token t given documents, question, tokens before t)
+
+The loss of a job is the mean of the L_t, so the mean of U over tokens is the utility that the scorer
+``gates`` gives. Two documents may be of the same utility and help different words; that is read here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradrerank.lm.prompt import Continuation
+from gradrerank.validation import check_count
+
+if TYPE_CHECKING:
+    from gradrerank.lm.gates import Memory
+    from gradrerank.scorers.base import ScoringJob
+
+
+def token_utilities(job: ScoringJob, memory: Memory | None = None, batch_size: int = 8) -> NDArray[np.float64]:
+    """The utility of every document for every token of the target.
+
+    It costs one row of a batch, forward and backward, for each of the T tokens.
+
+    Args:
+        job: n documents, question and target; its count of tokens is increased.
+        memory: The documents as the generator remembers them, one span each; None reads them.
+        batch_size: Tokens whose gradients are computed together.
+
+    Returns:
+        An array of shape [T, n], in nats per unit of z; positive helps.
+
+    Raises:
+        InvalidArgumentError: When batch_size is not a whole number from 1.
+
+    Example:
+        >>> from gradrerank import load_generator, ScoringJob                             # doctest: +SKIP
+        >>> generator = load_generator()                                                  # doctest: +SKIP
+        >>> documents = generator.layout.documents([(None, "The ferry leaves at 8:40.")])  # doctest: +SKIP
+        >>> asked = generator.layout.query_continuation("When does it leave?")            # doctest: +SKIP
+        >>> token_utilities(ScoringJob("When ...?", documents, asked, generator)).shape   # doctest: +SKIP
+        (6, 1)
+    """
+    import torch
+
+    size = check_count("batch_size", batch_size)
+    memory = job.generator.remember(job.documents, tokens=job.tokens) if memory is None else memory
+    question, target = job.continuation.question, job.continuation.target
+    rows = [Continuation(question + target[:t], (target[t],)) for t in range(len(target))]
+    utilities = np.empty((len(rows), memory.n_spans))
+    for start in range(0, len(rows), size):
+        batch = rows[start : start + size]
+        found = job.generator.gate_gradients(memory, batch, torch.ones(len(batch), memory.n_spans))
+        utilities[start : start + len(batch)] = -found.gradients.sum((1, 2)).cpu().double().numpy()
+        job.tokens["question"] += sum(map(len, batch))
+    return utilities
