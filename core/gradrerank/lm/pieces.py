@@ -6,6 +6,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Literal
 
 from gradrerank.errors import ScoringError
@@ -17,7 +18,12 @@ CharacterRange = tuple[int, int]
 Segmentation = Literal["document", "window", "sentence"] | Callable[[str], Sequence[CharacterRange]]
 
 # A sentence ends at its closing mark with what closes quotes and brackets, or at a line break.
-_SENTENCE_END = re.compile(r"[.!?…]+[\"'”’)\]]*\s+|[。！？]+[”’」』）]*\s*|\n+")
+_SENTENCE_END = re.compile(r"[.!?…।؟۔]+[\"'”’)\]]*\s+|[。！？]+[”’」』）]*\s*|\n+")
+# What stands before a full stop that ends no sentence: an initial or a usual abbreviation.
+_ABBREVIATED = re.compile(
+    r"\b(?:[^\W\d_]|[A-Z](?:\.[A-Z])+|Mrs?|Ms|Drs?|Prof|Rev|Hon|Gen|Col|Capt|Lt|Sgt|Sen|Rep|Gov|St|Mt|Ft|Jr|Sr"
+    r"|vs|cf|et al|approx|e\.g|i\.e)\. $"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,30 +64,43 @@ def split_into_pieces(documents: Sequence[DocumentTokens], by: Segmentation, win
         starts, begins = _cuts(document, by, window)
         first = len(characters)
         document_spans.append(range(first, first + len(starts)))
-        token_spans.append(
-            tuple(
-                first + max(bisect_right(starts, index - document.body_start) - 1, 0) for index in range(len(document))
-            )
-        )
+        edges = [0, *(document.body_start + start for start in starts[1:]), len(document)]
+        lengths = (end - start for start, end in zip(edges, edges[1:], strict=False))
+        token_spans.append(tuple(chain.from_iterable(repeat(first + k, n) for k, n in enumerate(lengths))))
         characters.extend(zip(begins, [*begins[1:], document.kept[1]], strict=True))
     return Pieces(tuple(token_spans), tuple(document_spans), tuple(characters))
 
 
 def sentence_ranges(text: str) -> list[CharacterRange]:
-    """Cut a text after sentence ends and line breaks.
+    """Cut a text after sentence ends and line breaks, but not after an initial or a usual abbreviation.
 
     Args:
         text: Any text.
 
     Returns:
-        Ranges that cover the whole text in order.
+        Ranges that cover the whole text in order. None is blank unless the whole text is: white space
+        belongs to the sentence before it, at the very beginning to the one after it.
 
     Example:
         >>> sentence_ranges("One. Two!")
         [(0, 5), (5, 9)]
     """
-    cuts = [0, *(m.end() for m in _SENTENCE_END.finditer(text)), len(text)]
-    return [(a, b) for a, b in zip(cuts, cuts[1:], strict=False) if b > a]
+    ranges: list[CharacterRange] = []
+    start = 0
+    for match in _SENTENCE_END.finditer(text):
+        if not text[start : match.end()].isspace() and not _is_abbreviation(text, match):
+            ranges.append((start, match.end()))
+            start = match.end()
+    if text[start:].isspace() and ranges:
+        ranges[-1] = (ranges[-1][0], len(text))
+    elif start < len(text):
+        ranges.append((start, len(text)))
+    return ranges
+
+
+def _is_abbreviation(text: str, end: re.Match[str]) -> bool:
+    known = _ABBREVIATED.search(text, max(0, end.start() - 12), end.start() + 2)
+    return known is not None and "\n" not in end.group()
 
 
 def _cuts(document: DocumentTokens, by: Segmentation, window: int) -> tuple[list[int], list[int]]:

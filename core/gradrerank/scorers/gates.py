@@ -38,8 +38,10 @@ class GatesScorer:
         layers: Layers whose gates carry the score, None for all. The backward pass stops at the
             lowest of them.
         heads: Heads that carry the score as pairs ``(layer, head)``, None for all of the layers.
-        pieces: What has a gate of its own: ``"document"``, ``"window"`` (of ``window`` tokens),
-            ``"sentence"``, or a callable from a text to character ranges ``(start, end)``.
+        pieces: What has a gate of its own: ``"sentence"``, ``"window"`` (of ``window`` tokens),
+            ``"document"``, or a callable from a text to character ranges ``(start, end)``. As long as
+            ``best`` is None this changes no score: the gradient in a document's gate is the sum of those
+            in the gates of its pieces (the chain rule, at any z that all pieces share).
         window: Tokens of a window.
         best: A document's score is the sum of its ``best`` largest pieces; None sums all of them.
         batch_size: Questions, and points of the path, that pass through the model together.
@@ -48,7 +50,7 @@ class GatesScorer:
         InvalidArgumentError: When an argument is out of range.
 
     Example:
-        >>> GatesScorer(pieces="sentence").best is None
+        >>> GatesScorer(pieces="window", window=64).best is None
         True
     """
 
@@ -56,7 +58,7 @@ class GatesScorer:
     steps: int = 1
     layers: Sequence[int] | None = None
     heads: Sequence[tuple[int, int]] | None = None
-    pieces: Segmentation = "document"
+    pieces: Segmentation = "sentence"
     window: int = 32
     best: int | None = None
     batch_size: int = field(default=8, kw_only=True)
