@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import DOCUMENTS, QUERY, tiny, tiny_model, tiny_tokenizer
 
-from gradrerank.lm.gates import Memory
 from gradrerank.lm.generator import Generator
+from gradrerank.lm.memory import Memory
 from gradrerank.lm.prompt import Continuation
 
 FAMILIES = ["llama", "mistral", "qwen2", "gemma3", "gpt2", "opt"]
@@ -224,16 +224,19 @@ def test_pieces_of_a_document_add_up_to_the_document(exact: Generator) -> None:
     torch.testing.assert_close(split.gradients.unflatten(-1, (-1, 2)).sum(-1), whole.gradients)
 
 
-def test_a_memory_joined_layer_by_layer_gives_the_same(exact: Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("size", [1, 2, 5, 16])
+def test_blocks_of_any_size_give_the_same(exact: Generator, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     memory, continuation = read(exact)
     gates = torch.rand(2, len(DOCUMENTS), generator=torch.Generator().manual_seed(1))
+    gates[0, 0] = 0
     expected = exact.gate_gradients(memory, continuation, gates)
-    monkeypatch.setattr("gradrerank.lm.reader._JOINED_AT_ONCE", 0)
-    parts, _ = read(exact)
-    assert len(parts.parts) == 1 + len(DOCUMENTS)
-    found = exact.gate_gradients(parts, continuation, gates)
-    assert torch.equal(found.gradients, expected.gradients)
-    assert torch.equal(found.loss, expected.loss)
+    assert len(memory.plans) == 1
+    monkeypatch.setattr("gradrerank.lm.gated_attention._BLOCK_BYTES", {"cpu": 0})
+    monkeypatch.setattr("gradrerank.lm.gated_attention._LEAST_TOKENS", size)
+    found = exact.gate_gradients(memory, continuation, gates)
+    assert sum(block.end - block.start for block in memory.plans[size]) == len(memory)
+    torch.testing.assert_close(found.gradients, expected.gradients, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(found.loss, expected.loss, rtol=1e-9, atol=1e-12)
 
 
 def test_layers_below_the_lowest_gated_one_get_no_backward_pass(exact: Generator) -> None:

@@ -19,9 +19,10 @@ from torch.nn import functional
 from gradrerank.errors import ContextOverflowError, InvalidArgumentError, InvalidTypeError
 from gradrerank.lm.check import check_gates
 from gradrerank.lm.engine import Engine
-from gradrerank.lm.gates import Memory, Reading
+from gradrerank.lm.gates import Reading
 from gradrerank.lm.kv_store import DocumentStore
 from gradrerank.lm.limits import context_limit
+from gradrerank.lm.memory import Memory
 from gradrerank.lm.prompt import Continuation, DocumentTokens, PromptLayout, PromptTexts
 from gradrerank.lm.reader import Reader
 from gradrerank.lm.tokens import ContentTokenizer

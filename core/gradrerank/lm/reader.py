@@ -11,13 +11,11 @@ from tqdm.auto import tqdm
 
 from gradrerank.errors import ContextOverflowError, UnsupportedModelError
 from gradrerank.lm.engine import Engine
-from gradrerank.lm.gates import Memory, Reading
+from gradrerank.lm.gates import Reading
 from gradrerank.lm.kv_store import DocumentCache, DocumentStore, store_key
 from gradrerank.lm.limits import check_memory
+from gradrerank.lm.memory import Memory
 
-# Bytes up to which caches are copied side by side once, which is quicker than layer by layer in the
-# forward and again in the backward pass; beyond, a second copy of all would be what does not fit.
-_JOINED_AT_ONCE = 512 << 20
 # Tokens that pass through the model together at most, unless one document alone has more.
 _TOKENS_AT_ONCE = 4096
 
@@ -183,12 +181,8 @@ class Reader:
         positions = [torch.arange(first), *(torch.arange(first, first + len(c)) for c in caches)]
         owner = [n_spans] * first + [span for document in spans for span in document]
         with self.engine.exact_mode(grad=False):
-            parts = [*prefix.parts, *caches]
-            if sum(part.nbytes for part in parts) <= _JOINED_AT_ONCE:
-                keys = torch.cat([part.keys for part in parts], dim=2)
-                parts = [DocumentCache(keys, torch.cat([part.values for part in parts], dim=2))]
             return Memory(
-                parts=parts,
+                parts=[*prefix.parts, *caches],
                 positions=torch.cat(positions).to(device),
                 spans=torch.tensor(owner, device=device),
                 n_spans=n_spans,

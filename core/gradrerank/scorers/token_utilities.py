@@ -17,7 +17,7 @@ from gradrerank.lm.prompt import Continuation
 from gradrerank.validation import check_count
 
 if TYPE_CHECKING:
-    from gradrerank.lm.gates import Memory
+    from gradrerank.lm.memory import Memory
     from gradrerank.scorers.base import ScoringJob
 
 
