@@ -30,7 +30,15 @@ if TYPE_CHECKING:
     from gradrerank.lm.loading import load_generator
     from gradrerank.lm.prompt import PromptTexts
     from gradrerank.reranker import GradReranker
-    from gradrerank.scorers import AblationScorer, GatesScorer, MixtureScorer, Scorer, Scores, ScoringJob
+    from gradrerank.scorers import (
+        AblationScorer,
+        GatesScorer,
+        IteratedGatesScorer,
+        MixtureScorer,
+        Scorer,
+        Scores,
+        ScoringJob,
+    )
     from gradrerank.sources.embedding import SentenceEncoder
 
 __version__ = "0.1.0"
@@ -44,6 +52,7 @@ _HOMES = {
     "GatesScorer": "scorers",
     "Generator": "lm.generator",
     "GradReranker": "reranker",
+    "IteratedGatesScorer": "scorers",
     "MixtureScorer": "scorers",
     "PromptTexts": "lm.prompt",
     "Provenance": "documents",
@@ -67,6 +76,7 @@ __all__ = [
     "GatesScorer",
     "Generator",
     "GradReranker",
+    "IteratedGatesScorer",
     "MixtureScorer",
     "PromptTexts",
     "Provenance",

@@ -8,11 +8,13 @@ from gradrerank.errors import InvalidTypeError
 from gradrerank.scorers.ablation import AblationScorer
 from gradrerank.scorers.base import BatchScorer, Scorer, Scores, ScoringJob
 from gradrerank.scorers.gates import GatesScorer
+from gradrerank.scorers.iterated import IteratedGatesScorer
 from gradrerank.scorers.mixture import MixtureScorer
 from gradrerank.validation import check_choice
 
 SCORERS: dict[str, Callable[[], Scorer]] = {
     "gates": GatesScorer,
+    "iterated": IteratedGatesScorer,
     "mixture": MixtureScorer,
     "ablation": AblationScorer,
 }
@@ -22,6 +24,7 @@ __all__ = [
     "AblationScorer",
     "BatchScorer",
     "GatesScorer",
+    "IteratedGatesScorer",
     "MixtureScorer",
     "Scorer",
     "Scores",
