@@ -32,12 +32,15 @@ if TYPE_CHECKING:
     from gradrerank.reranker import GradReranker
     from gradrerank.scorers import (
         AblationScorer,
+        AttentionScorer,
         GatesScorer,
         IteratedGatesScorer,
+        LikelihoodScorer,
         MixtureScorer,
         Scorer,
         Scores,
         ScoringJob,
+        SurrogateScorer,
     )
     from gradrerank.sources.embedding import SentenceEncoder
 
@@ -45,6 +48,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "AblationScorer": "scorers",
+    "AttentionScorer": "scorers",
     "DiskStore": "lm.disk_store",
     "Document": "documents",
     "DocumentStore": "lm.kv_store",
@@ -53,6 +57,7 @@ _HOMES = {
     "Generator": "lm.generator",
     "GradReranker": "reranker",
     "IteratedGatesScorer": "scorers",
+    "LikelihoodScorer": "scorers",
     "MixtureScorer": "scorers",
     "PromptTexts": "lm.prompt",
     "Provenance": "documents",
@@ -64,11 +69,13 @@ _HOMES = {
     "SentenceEncoder": "sources.embedding",
     "SourceReport": "documents",
     "SpanUtility": "documents",
+    "SurrogateScorer": "scorers",
     "load_generator": "lm.loading",
 }
 
 __all__ = [
     "AblationScorer",
+    "AttentionScorer",
     "DiskStore",
     "Document",
     "DocumentStore",
@@ -77,6 +84,7 @@ __all__ = [
     "Generator",
     "GradReranker",
     "IteratedGatesScorer",
+    "LikelihoodScorer",
     "MixtureScorer",
     "PromptTexts",
     "Provenance",
@@ -88,6 +96,7 @@ __all__ = [
     "SentenceEncoder",
     "SourceReport",
     "SpanUtility",
+    "SurrogateScorer",
     "load_generator",
 ]
 

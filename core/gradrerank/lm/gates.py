@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -19,6 +19,9 @@ from torch.nn import functional
 from gradrerank.errors import UnsupportedModelError
 from gradrerank.lm.gated_attention import GatedAttention
 from gradrerank.lm.memory import Memory
+
+if TYPE_CHECKING:
+    from gradrerank.lm.apart import ApartAttention
 
 ATTENTION_NAME = "gradrerank"
 # Arguments of attention that would change the numbers and that the gates do not know.
@@ -45,6 +48,7 @@ class Reading:
         masks: Masks by attention window, made on first use.
         observe: Called in every layer with ``(layer, query, key, scale, window)`` of the new tokens, as
             :func:`_attention` has them, before the layer attends; None where nobody looks.
+        apart: Takes the place of attention where each of several texts reads a document of its own.
     """
 
     memory: Memory | None
@@ -58,6 +62,7 @@ class Reading:
     alone: bool = False
     masks: dict[int | None, Tensor] = field(default_factory=dict)
     observe: Callable[[int, Tensor, Tensor, float, int | None], None] | None = None
+    apart: ApartAttention | None = None
 
     def allowed(self, window: int | None) -> Tensor:
         """[T, N + T] which token each new token of the longest text may see; made once for all layers.
@@ -143,7 +148,9 @@ def _attention(
         if job.layer == job.record_layers:
             raise EverythingRecorded
     gates = job.gates[layer] if job.gates else None
-    if job.memory is None or gates is None:
+    if job.apart is not None:
+        output = job.apart.attend(layer, query, key, value, scale, sliding_window)
+    elif job.memory is None or gates is None:
         output = _plain(query, key, value, job, layer, scale, sliding_window)
     else:
         output = _gated(query, key, value, gates, job.memory, job, layer, scale, sliding_window)

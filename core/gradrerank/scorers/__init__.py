@@ -6,10 +6,13 @@ from collections.abc import Callable
 
 from gradrerank.errors import InvalidTypeError
 from gradrerank.scorers.ablation import AblationScorer
+from gradrerank.scorers.attention import AttentionScorer
 from gradrerank.scorers.base import BatchScorer, Scorer, Scores, ScoringJob
 from gradrerank.scorers.gates import GatesScorer
 from gradrerank.scorers.iterated import IteratedGatesScorer
+from gradrerank.scorers.likelihood import LikelihoodScorer
 from gradrerank.scorers.mixture import MixtureScorer
+from gradrerank.scorers.surrogate import SurrogateScorer
 from gradrerank.validation import check_choice
 
 SCORERS: dict[str, Callable[[], Scorer]] = {
@@ -17,18 +20,24 @@ SCORERS: dict[str, Callable[[], Scorer]] = {
     "iterated": IteratedGatesScorer,
     "mixture": MixtureScorer,
     "ablation": AblationScorer,
+    "likelihood": LikelihoodScorer,
+    "attention": AttentionScorer,
+    "surrogate": SurrogateScorer,
 }
 
 __all__ = [
     "SCORERS",
     "AblationScorer",
+    "AttentionScorer",
     "BatchScorer",
     "GatesScorer",
     "IteratedGatesScorer",
+    "LikelihoodScorer",
     "MixtureScorer",
     "Scorer",
     "Scores",
     "ScoringJob",
+    "SurrogateScorer",
     "as_scorer",
 ]
 

@@ -1,0 +1,76 @@
+"""The likelihood scorer against the plain model on ordinary prompts with one document each."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+from tiny import tiny
+
+from gradrerank import GradReranker
+from gradrerank.lm.generator import Generator
+from gradrerank.lm.prompt import Continuation
+from gradrerank.scorers import LikelihoodScorer, ScoringJob
+
+TEXTS = [(None, "The ferry leaves at 8:40 from the east pier."), ("Museum", "Closed."), (None, "A tram " * 20)]
+
+
+def job_of(generator: Generator, query: str = "When does the ferry leave?") -> ScoringJob:
+    documents = generator.layout.documents(TEXTS)
+    return ScoringJob(query, documents, generator.layout.query_continuation(query), generator)
+
+
+def plain_loss(generator: Generator, document: tuple[int, ...], continuation: Continuation) -> float:
+    """Mean loss of the target in one ordinary prompt."""
+    ids = [*generator.layout.prefix, *document, *continuation.question, *continuation.target]
+    with torch.no_grad():
+        logits = generator.plain(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
+    logs = logits.double().log_softmax(-1)
+    first = len(ids) - len(continuation.target)
+    return -sum(float(logs[i - 1, ids[i]]) for i in range(first, len(ids))) / len(continuation.target)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "gemma3", "gpt2", "mistral", "opt"])
+def test_equals_ordinary_prompts_with_one_document_each(family: str) -> None:
+    generator = Generator(*tiny(family))
+    job = job_of(generator)
+    scores = LikelihoodScorer().score(job)
+    alone = plain_loss(generator, (), job.continuation)
+    expected = [alone - plain_loss(generator, d.ids, job.continuation) for d in job.documents]
+    assert scores.utilities == pytest.approx(expected, abs=2e-5)
+    assert scores.details == {"loss": pytest.approx(alone, abs=2e-5), "rows": 4}
+
+
+def test_counts_every_row_and_no_token_of_a_document_that_was_read_before() -> None:
+    generator = Generator(*tiny("llama"))
+    first, second = job_of(generator), job_of(generator)
+    LikelihoodScorer().score(first)
+    LikelihoodScorer().score(second)
+    rows = 4 * len(first.continuation)
+    assert first.tokens == Counter(documents=sum(map(len, first.documents)), question=rows)
+    assert second.tokens == Counter(documents=0, question=rows)
+
+
+def test_rows_that_pass_in_many_batches_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = Generator(*tiny("llama"))
+    whole = LikelihoodScorer().score(job_of(generator)).utilities
+    monkeypatch.setattr("gradrerank.lm.apart._TOKENS_AT_ONCE", 1)
+    assert LikelihoodScorer().score(job_of(generator)).utilities == pytest.approx(whole, abs=1e-6)
+
+
+def test_a_document_scores_the_same_whatever_stands_beside_it() -> None:
+    reranker = GradReranker(tiny("llama"), scorer="likelihood")
+    texts = [text for _, text in TEXTS]
+    alone = {text: reranker.rerank("When does it leave?", [text])[0].score for text in texts}
+    together = {d.text: d.score for d in reranker.rerank("When does it leave?", texts)}
+    assert together == pytest.approx(alone, abs=1e-5)
+
+
+def test_a_batch_equals_single_calls() -> None:
+    reranker = GradReranker(tiny("llama"), scorer="likelihood")
+    queries, texts = ["When does the ferry leave?", "Where?", "What is closed today, and why?"], [t for _, t in TEXTS]
+    for query, result in zip(queries, reranker.rerank_batch(queries, texts), strict=True):
+        single = reranker.rerank(query, texts)
+        assert [d.text for d in result] == [d.text for d in single]
+        assert [d.score for d in result] == pytest.approx([d.score for d in single], abs=1e-6)
