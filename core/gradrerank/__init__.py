@@ -15,6 +15,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gradrerank.calibration import ScoreCalibration
     from gradrerank.documents import (
         Document,
         DroppedDocument,
@@ -63,6 +64,7 @@ _HOMES = {
     "Provenance": "documents",
     "RankedDocument": "documents",
     "RerankResult": "documents",
+    "ScoreCalibration": "calibration",
     "Scorer": "scorers",
     "Scores": "scorers",
     "ScoringJob": "scorers",
@@ -90,6 +92,7 @@ __all__ = [
     "Provenance",
     "RankedDocument",
     "RerankResult",
+    "ScoreCalibration",
     "Scorer",
     "Scores",
     "ScoringJob",
