@@ -13,13 +13,13 @@ import warnings
 from pathlib import Path
 
 import numpy as np
-from questions import Question, read_questions
 from rich.console import Console
 from rich.table import Table
 from scipy.stats import spearmanr
 from tqdm.auto import tqdm
 
 from gradrerank import AblationScorer, GatesScorer, GradReranker, MixtureScorer, Scorer
+from gradrerank.evaluation import Question, read_questions
 
 SCORERS: dict[str, Scorer] = {
     "gates (z = 1)": GatesScorer(),

@@ -23,11 +23,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from questions import read_questions
 from rich.console import Console
 from rich.table import Table
 
 from gradrerank import GradReranker, SentenceEncoder
+from gradrerank.evaluation import read_questions
 from gradrerank.lm.prompt import DocumentTokens
 
 WORDS = """

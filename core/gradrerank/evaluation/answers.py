@@ -1,0 +1,103 @@
+"""What the generator answers with some documents in an ordinary prompt, and how far an answer hangs on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gradrerank.evaluation.configurations import model_name
+from gradrerank.evaluation.ledger import Ledger, key_of
+from gradrerank.evaluation.measures import answer_f1, exact_match
+from gradrerank.evaluation.native import Ordinary, fitting, ordinary
+from gradrerank.evaluation.questions import Question
+
+if TYPE_CHECKING:
+    from gradrerank.reranker import GradReranker
+
+
+@dataclass(frozen=True, slots=True)
+class Answerer:
+    """Writes answers and weighs them; what was asked once is remembered by its exact prompt.
+
+    Args:
+        reranker: Gives the model.
+        ledger: Where answers are remembered.
+        max_new_tokens: Most tokens of an answer.
+    """
+
+    reranker: GradReranker
+    ledger: Ledger
+    max_new_tokens: int = 32
+
+    def quality(self, question: Question, ids: Sequence[str]) -> dict[str, float]:
+        """Exact match and F1 of the answer behind some documents.
+
+        Args:
+            question: The question; without answers there is nothing to compare with.
+            ids: Documents in the order in which they stand in the prompt, whole where they fit.
+
+        Returns:
+            ``EM`` and ``F1``, or nothing.
+        """
+        if not question.answers:
+            return {}
+        answer = self.answer(question, ids)
+        return {"EM": exact_match(answer, question.answers), "F1": answer_f1(answer, question.answers)}
+
+    def answer(self, question: Question, ids: Sequence[str]) -> str:
+        """The greedy answer of the model behind some documents.
+
+        Args:
+            question: The question.
+            ids: Documents in the order in which they stand in the prompt.
+        """
+        generator, layout = self.reranker.generator, self.reranker.generator.layout
+        by_id = {d.id: d for d in question.documents}
+        pairs = [(by_id[name].title, by_id[name].text) for name in ids]
+        asked = layout.ordinary_prompt(question.text, [], limit=generator.limit)
+        room = generator.limit - self.max_new_tokens - len(asked)
+        documents = fitting(generator, pairs, layout.documents(pairs), room)
+        prompt = layout.ordinary_prompt(question.text, documents, limit=generator.limit - self.max_new_tokens)
+        key = key_of("answer", model_name(self.reranker), prompt, self.max_new_tokens)
+        known = self.ledger.get(key)
+        if known is None:
+            text = generator.write(question.text, documents, max_new_tokens=self.max_new_tokens)
+            known = {"kind": "answer", "question": question.id, "answer": text}
+            self.ledger.put(key, known)
+        return str(known["answer"])
+
+    def drops(self, question: Question, order: Sequence[str], depths: Sequence[int]) -> dict[str, float]:
+        """How much the log-probability of the answer falls without the first k documents of a ranking.
+
+        Both are read from one ordinary prompt with all (other) documents in their given order.
+
+        Args:
+            question: The question; its first answer is read.
+            order: Ids, best first.
+            depths: Values of k.
+
+        Returns:
+            ``drop@k`` in nats of the whole answer for each k, or nothing without an answer.
+        """
+        if not question.answers:
+            return {}
+        use = self.reranker.settings.override(target="reference")
+        prompt = ordinary(self.reranker, question.task(with_reference=True), use)
+        names = question.task().ids
+        full = self._log_probability(question, prompt, range(len(names)))
+        found = {}
+        for k in depths:
+            rest = [i for i, name in enumerate(names) if name not in order[:k]]
+            found[f"drop@{k}"] = full - self._log_probability(question, prompt, rest)
+        return found
+
+    def _log_probability(self, question: Question, prompt: Ordinary, kept: Sequence[int]) -> float:
+        ids = [prompt.documents[i].ids for i in kept]
+        key = key_of("log-probability", model_name(self.reranker), ids, prompt.continuation.target, question.text)
+        known = self.ledger.get(key)
+        if known is None:
+            value = prompt.log_probability(kept)
+            known = {"kind": "log-probability", "question": question.id, "log_probability": value}
+            self.ledger.put(key, known)
+        return float(known["log_probability"])

@@ -1,0 +1,266 @@
+"""What is compared: named functions from a task to a ranking.
+
+A configuration knows everything that its rankings depend on (``identity``), so that a run that was
+stopped reuses the results of exactly the same configuration and no others.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from gradrerank.errors import InvalidArgumentError, ScoringError, TruncationWarning
+from gradrerank.evaluation.baselines import Baseline, order_of
+from gradrerank.evaluation.ledger import key_of
+from gradrerank.evaluation.questions import Task
+
+if TYPE_CHECKING:
+    from gradrerank.documents import Document
+    from gradrerank.lm.generator import Generator
+    from gradrerank.reranker import GradReranker
+    from gradrerank.scorers import Scorer
+    from gradrerank.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A ranking and what it cost.
+
+    Args:
+        scores: Score by id of document, best first. Documents that are not in it were not kept.
+        tokens: Tokens that passed through the language model, by stage; those of the documents only
+            where they were not in the store yet.
+        seconds: Time to rank, with the documents in the store where there is one.
+        reading: Time to read documents into the store before.
+    """
+
+    scores: Mapping[str, float]
+    tokens: Mapping[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    reading: float = 0.0
+
+    @property
+    def order(self) -> list[str]:
+        """Ids, best first."""
+        return list(self.scores)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; the order of the scores is kept."""
+        return {
+            "scores": dict(self.scores),
+            "tokens": dict(self.tokens),
+            "seconds": self.seconds,
+            "reading": self.reading,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """A named way to rank.
+
+    Args:
+        name: Its name in tables.
+        rank: From a task to a ranking.
+        identity: Names everything that the ranking depends on beside the task; None for a function of
+            which nothing is known, whose results are never taken from an earlier run.
+        with_reference: Whether it reads the reference answer.
+        parts: Weights and configurations whose scores it adds up, for one that has no ``rank`` of its own
+            (see :func:`combination`).
+    """
+
+    name: str
+    rank: Callable[[Task], Ranked]
+    identity: str | None = None
+    with_reference: bool = False
+    parts: tuple[tuple[float, Configuration], ...] = ()
+
+
+def ranked(task: Task, scores: Sequence[float], **costs: Any) -> Ranked:
+    """Scores in the order of the documents as a ranking; equal ones keep the order of the task."""
+    return Ranked({task.ids[i]: float(scores[i]) for i in order_of(scores)}, **costs)
+
+
+def checked(found: Ranked, task: Task, name: str) -> Ranked:
+    """Refuse a ranking that cannot be of this task.
+
+    Args:
+        found: The ranking.
+        task: The task.
+        name: The configuration's name, for the message.
+
+    Raises:
+        ScoringError: When it is no ranking, holds an unknown document or a score that is not finite, or
+            is not ordered by its scores.
+    """
+    if not isinstance(found, Ranked):
+        raise ScoringError(f"configuration {name!r} must return Ranked, got {type(found).__name__}")
+    unknown = set(found.scores) - set(task.ids)
+    if unknown:
+        raise ScoringError(f"configuration {name!r} ranked the unknown document {min(unknown)!r}")
+    values = list(found.scores.values())
+    if not all(math.isfinite(value) for value in values):
+        raise ScoringError(f"configuration {name!r} gave a score that is not finite: {dict(found.scores)}")
+    if values != sorted(values, reverse=True):
+        raise ScoringError(f"configuration {name!r} must list its scores best first, got {dict(found.scores)}")
+    return found
+
+
+def baseline(
+    name: str, function: Baseline, identity: str, prepare: Callable[[Task], object] | None = None
+) -> Configuration:
+    """A baseline as a configuration.
+
+    Args:
+        name: Its name.
+        function: From a task to n scores.
+        identity: What its scores depend on.
+        prepare: Reads the documents beforehand, in a time of its own.
+    """
+
+    def rank(task: Task) -> Ranked:
+        start = time.perf_counter()
+        if prepare is not None:
+            prepare(task)
+        middle = time.perf_counter()
+        scores = function(task)
+        return ranked(task, scores, seconds=time.perf_counter() - middle, reading=middle - start)
+
+    return Configuration(name, rank, identity)
+
+
+def library(
+    name: str,
+    reranker: GradReranker,
+    scorer: Scorer,
+    *,
+    retrieval: tuple[str, Baseline] | None = None,
+    **settings: Any,
+) -> Configuration:
+    """A scorer of this package with some settings as a configuration.
+
+    Documents are read into the store first, in a time of their own, so that configurations that share
+    them are compared alike whichever comes first.
+
+    Args:
+        name: Its name.
+        reranker: The reranker.
+        scorer: The scorer.
+        retrieval: Name and function of a baseline that orders and scores the documents of each source,
+            as a retriever would have; None takes them as they come, without scores.
+        **settings: Fields of :class:`~gradrerank.settings.Settings` that differ from the reranker's own.
+    """
+    use = reranker.settings.override(scorer=scorer, top_n=None, min_score=None, **settings)
+    own = {key: value for key, value in use.as_dict().items() if key != "scorer"}
+
+    def rank(task: Task) -> Ranked:
+        sources = _retrieved(task, retrieval[1]) if retrieval else task.sources
+        with warnings.catch_warnings():
+            # Cut at max_document_tokens on purpose, for all configurations alike.
+            warnings.simplefilter("ignore", TruncationWarning)
+            start = time.perf_counter()
+            read = reranker.index(sources, max_document_tokens=use.max_document_tokens, progress=False)
+            middle = time.perf_counter()
+            result = reranker.rerank(task.query, sources, scorer=scorer, reference=task.reference, **own)
+        seconds = time.perf_counter() - middle
+        # A document that occurs twice is ranked once; it is found under every one of its ids.
+        scores = {str(p.id): d.score for d in result for p in d.provenance}
+        tokens = {**result.tokens, "documents": result.tokens.get("documents", 0) + read.tokens}
+        return Ranked(scores, tokens, seconds, middle - start)
+
+    retriever = retrieval[0] if retrieval else None
+    identity = key_of("library", repr(scorer), _shown(use), retriever, repr(reranker.encoder), model_name(reranker))
+    return Configuration(name, rank, identity, with_reference=use.target == "reference")
+
+
+def combination(name: str, parts: Sequence[tuple[float, Configuration]]) -> Configuration:
+    """The weighted sum of the z-scores of other configurations.
+
+    Args:
+        name: Its name.
+        parts: Weights and configurations; rankings of the parts are computed once, however many sums
+            they are in.
+    """
+
+    def rank(task: Task) -> Ranked:
+        return add_up(task, [weight for weight, _ in parts], [part.rank(task) for _, part in parts])
+
+    known = [part.identity for _, part in parts]
+    identity = None if None in known else key_of("sum", [weight for weight, _ in parts], known)
+    return Configuration(name, rank, identity, any(part.with_reference for _, part in parts), tuple(parts))
+
+
+def add_up(task: Task, weights: Sequence[float], rankings: Sequence[Ranked]) -> Ranked:
+    """Sum of the rankings' z-scores; a ranking that says the same of all documents adds nothing.
+
+    A document that a ranking did not keep gets that ranking's lowest score.
+
+    Args:
+        task: The task.
+        weights: One weight for each ranking.
+        rankings: The rankings.
+    """
+    totals = [0.0] * len(task.documents)
+    for weight, found in zip(weights, rankings, strict=True):
+        lowest = min(found.scores.values(), default=0.0)
+        values = [found.scores.get(name, lowest) for name in task.ids]
+        mean = math.fsum(values) / max(len(values), 1)
+        deviation = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / max(len(values), 1))
+        if deviation > 1e-12 * max(map(abs, values), default=0.0):
+            totals = [total + weight * (v - mean) / deviation for total, v in zip(totals, values, strict=True)]
+    tokens: dict[str, int] = {}
+    for found in rankings:
+        for stage, count in found.tokens.items():
+            tokens[stage] = tokens.get(stage, 0) + count
+    times = {"seconds": sum(r.seconds for r in rankings), "reading": sum(r.reading for r in rankings)}
+    return ranked(task, totals, tokens=tokens, **times)
+
+
+def model_name(reranker: GradReranker) -> str:
+    """Names the model's weights and the words of its prompt, the same in every process."""
+    return _generator_name(reranker.generator)
+
+
+_NAMES: dict[int, tuple[Generator, str]] = {}
+
+
+def _generator_name(generator: Generator) -> str:
+    if id(generator) not in _NAMES:
+        from gradrerank.lm.fingerprint import Fingerprint
+
+        layout = generator.layout
+        words = [repr(layout.texts), list(layout.prefix), list(layout.tail), generator.limit]
+        _NAMES[id(generator)] = (generator, key_of(Fingerprint(generator.plain, lasting=True).current(), words))
+    return _NAMES[id(generator)][1]
+
+
+def _retrieved(task: Task, function: Baseline) -> dict[str, list[Document]]:
+    """Documents of each source, best first, with the scores that a retriever gave."""
+    scores = function(task)
+    order = order_of(scores)
+    documents = tuple(replace(task.documents[i], score=float(scores[i])) for i in order)
+    return replace(task, documents=documents, names=tuple(task.names[i] for i in order)).sources
+
+
+def _shown(use: Settings) -> str:
+    return repr({**use.as_dict(), "scorer": None})
+
+
+def as_configuration(name: str, given: Any) -> Configuration:
+    """A configuration, or a plain function from a task to a ranking, under a name.
+
+    Args:
+        name: The name.
+        given: A configuration or a function.
+
+    Raises:
+        InvalidArgumentError: When it is neither.
+    """
+    if isinstance(given, Configuration):
+        return replace(given, name=name)
+    if not callable(given):
+        raise InvalidArgumentError(f"configuration {name!r} must be a Configuration or a function, got {given!r}")
+    return Configuration(name, given)
