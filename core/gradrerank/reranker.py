@@ -48,7 +48,8 @@ class GradReranker:
         model: The frozen causal LM: None for the embedded SmolLM2-135M-Instruct, a hub name or folder,
             a ``(model, tokenizer)`` pair that is left exactly as it is, or a ``Generator``.
         scorer: ``"gates"`` (gradient in attention gates), ``"mixture"`` (the paper's soft token),
-            ``"ablation"`` (exact leave-one-out), or an object with ``name`` and ``score``.
+            ``"ablation"`` (exact leave-one-out), ``"attention"`` (ICR), ``"surrogate"`` (a sparse fit to
+            random ablations), or an object with ``name`` and ``score``.
         target: Text whose loss is read: ``"query"``, ``"draft"`` or ``"reference"``.
         encoder: Sentence encoder for the choice of sources: None for the embedded MiniLM, a name, a
             SentenceTransformer, or a callable from texts to vectors. Not used for a single source.

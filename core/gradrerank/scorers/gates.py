@@ -18,12 +18,11 @@ from gradrerank.documents import SpanUtility
 from gradrerank.errors import InvalidArgumentError
 from gradrerank.lm.pieces import Pieces, Segmentation, split_into_pieces
 from gradrerank.scorers.base import Scores, ScoringJob
+from gradrerank.scorers.heads import check_layers_and_heads, chosen_heads
 from gradrerank.validation import check_count, check_number, check_optional_count
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from gradrerank.lm.gates import Memory
+    from gradrerank.lm.memory import Memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +70,7 @@ class GatesScorer:
         for name in ("steps", "window", "batch_size"):
             check_count(name, getattr(self, name))
         check_optional_count("best", self.best)
-        for name in ("layers", "heads"):
-            if not isinstance(getattr(self, name), Sequence | None):
-                raise InvalidArgumentError(f"{name} must be a sequence or None, got {getattr(self, name)!r}")
-            if getattr(self, name) is not None and not len(getattr(self, name)):
-                raise InvalidArgumentError(f"{name} must name at least one, or be None for all, got an empty sequence")
+        check_layers_and_heads(self.layers, self.heads)
         if not callable(self.pieces) and self.pieces not in ("document", "window", "sentence"):
             raise InvalidArgumentError(
                 f"pieces must be 'document', 'window', 'sentence' or a callable, got {self.pieces!r}"
@@ -109,7 +104,8 @@ class GatesScorer:
         generator = jobs[0].generator
         end = 1 / len(jobs[0].documents) if self.z == "uniform" else float(self.z)
         points = [end] if self.steps == 1 else [end * (k + 0.5) / self.steps for k in range(self.steps)]
-        layers = self._layers(generator.n_layers)
+        counts = chosen_heads(self.layers, self.heads, generator.n_layers, generator.n_heads)
+        layers = counts.any(1).nonzero().flatten().tolist()
         totals = torch.zeros(len(jobs), memory.n_spans, dtype=torch.float64)
         losses = [0.0] * len(jobs)
         # Questions of similar length stand together, so that little is spent on padding.
@@ -119,7 +115,8 @@ class GatesScorer:
             batch = rows[start : start + self.batch_size]
             gates = torch.tensor([z for _, z in batch])[:, None].expand(-1, memory.n_spans)
             found = generator.gate_gradients(memory, [jobs[i].continuation for i, _ in batch], gates, layers)
-            slopes = self._over_heads(found.gradients, layers, generator.n_heads).cpu().double()
+            carried = found.gradients * counts[layers][:, :, None].to(found.gradients)
+            slopes = carried.sum((1, 2)).cpu().double()
             totals.index_add_(0, torch.tensor([i for i, _ in batch]), -slopes)
             for (i, _), loss in zip(batch, found.loss.tolist(), strict=True):
                 losses[i] = loss
@@ -128,32 +125,6 @@ class GatesScorer:
             job.tokens["question"] += len(points) * len(job.continuation)
         scale = 1.0 if self.steps == 1 else end / self.steps
         return list(zip((totals * scale).tolist(), losses, strict=True))
-
-    def _layers(self, n_layers: int) -> list[int]:
-        chosen = {layer for layer, _ in self.heads} if self.heads is not None else set(range(n_layers))
-        if self.layers is not None:
-            chosen &= set(self.layers)
-            out = sorted(set(self.layers) - set(range(n_layers)))
-            if out:
-                raise InvalidArgumentError(f"layers names {out}, but the model has layers 0 to {n_layers - 1}")
-        if not chosen or max(chosen) >= n_layers or min(chosen) < 0:
-            raise InvalidArgumentError(
-                f"heads and layers must share a layer between 0 and {n_layers - 1}, got heads={self.heads!r} and "
-                f"layers={self.layers!r}"
-            )
-        return sorted(chosen)
-
-    def _over_heads(self, gradients: Tensor, layers: list[int], n_heads: int) -> Tensor:
-        """[rows, layers, heads, S] summed to [rows, S] over the heads that carry the score."""
-        if self.heads is None:
-            return gradients.sum((1, 2))
-        mask = gradients.new_zeros(len(layers), n_heads)
-        for layer, head in self.heads:
-            if not 0 <= head < n_heads:
-                raise InvalidArgumentError(f"heads names {(layer, head)}, but a layer has heads 0 to {n_heads - 1}")
-            if layer in layers:
-                mask[layers.index(layer), head] = 1
-        return (gradients * mask[:, :, None]).sum((1, 2))
 
     def _document_utility(self, utilities: list[float]) -> float:
         return float(sum(utilities if self.best is None else sorted(utilities, reverse=True)[: self.best]))

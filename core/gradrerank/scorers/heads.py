@@ -28,31 +28,6 @@ def check_layers_and_heads(layers: Sequence[int] | None, heads: Sequence[tuple[i
             raise InvalidArgumentError(f"{name} must name at least one, or be None for all, got an empty sequence")
 
 
-def chosen_layers(layers: Sequence[int] | None, heads: Sequence[tuple[int, int]] | None, n_layers: int) -> list[int]:
-    """The layers that carry the score, from low to high.
-
-    Args:
-        layers: Layers that carry the score, None for all.
-        heads: Heads as pairs ``(layer, head)``, None for all of the layers.
-        n_layers: Layers of the model.
-
-    Raises:
-        InvalidArgumentError: When one is named that the model has not, or both have none in common.
-    """
-    chosen = {layer for layer, _ in heads} if heads is not None else set(range(n_layers))
-    if layers is not None:
-        chosen &= set(layers)
-        out = sorted(set(layers) - set(range(n_layers)))
-        if out:
-            raise InvalidArgumentError(f"layers names {out}, but the model has layers 0 to {n_layers - 1}")
-    if not chosen or max(chosen) >= n_layers or min(chosen) < 0:
-        raise InvalidArgumentError(
-            f"heads and layers must share a layer between 0 and {n_layers - 1}, got heads={heads!r} and "
-            f"layers={layers!r}"
-        )
-    return sorted(chosen)
-
-
 def chosen_heads(
     layers: Sequence[int] | None, heads: Sequence[tuple[int, int]] | None, n_layers: int, n_heads: int
 ) -> Tensor:
@@ -72,7 +47,7 @@ def chosen_heads(
     """
     import torch
 
-    chosen = chosen_layers(layers, heads, n_layers)
+    chosen = _chosen_layers(layers, heads, n_layers)
     mask = torch.zeros(n_layers, n_heads, dtype=torch.bool)
     if heads is None:
         mask[chosen] = True
@@ -82,3 +57,18 @@ def chosen_heads(
             raise InvalidArgumentError(f"heads names {(layer, head)}, but a layer has heads 0 to {n_heads - 1}")
         mask[layer, head] = layer in chosen
     return mask
+
+
+def _chosen_layers(layers: Sequence[int] | None, heads: Sequence[tuple[int, int]] | None, n_layers: int) -> list[int]:
+    chosen = {layer for layer, _ in heads} if heads is not None else set(range(n_layers))
+    if layers is not None:
+        chosen &= set(layers)
+        out = sorted(set(layers) - set(range(n_layers)))
+        if out:
+            raise InvalidArgumentError(f"layers names {out}, but the model has layers 0 to {n_layers - 1}")
+    if not chosen or max(chosen) >= n_layers or min(chosen) < 0:
+        raise InvalidArgumentError(
+            f"heads and layers must share a layer between 0 and {n_layers - 1}, got heads={heads!r} and "
+            f"layers={layers!r}"
+        )
+    return sorted(chosen)

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from gradrerank.errors import InvalidArgumentError, InvalidTypeError
 from gradrerank.scorers.base import Scores, ScoringJob
+from gradrerank.scorers.checking import finite_score
 from gradrerank.scorers.lasso import LinearFit, fit_lasso
 from gradrerank.validation import check_count, check_number
 
@@ -82,15 +83,19 @@ class SurrogateScorer:
             ``"fitted_loss"``, what the fit makes of all documents together. With interactions also ``"main_effects"``,
             ``"paired"``, the positions of the p documents whose pairs were fitted, and
             ``"interactions"``, p lists of p numbers, positive where two documents help more together.
+
+        Raises:
+            ScoringError: When a loss is not a finite number.
         """
         import torch
 
         memory = job.generator.remember(job.documents, tokens=job.tokens)
         masks = random_masks(self.samples, len(job.documents), self.seed)
         rows = torch.from_numpy(masks).float().split(self.batch_size)
-        losses = torch.cat([job.generator.losses(memory, job.continuation, batch).mean(-1) for batch in rows])
+        read = torch.cat([job.generator.losses(memory, job.continuation, batch).mean(-1) for batch in rows])
         job.tokens["question"] += self.samples * len(job.continuation)
-        fit = fit_surrogate(masks, losses.cpu().double().numpy(), self.alpha, interactions=self.interactions)
+        losses = [finite_score(loss, f"the loss of subset {row}") for row, loss in enumerate(read.tolist())]
+        fit = fit_surrogate(masks, np.array(losses), self.alpha, interactions=self.interactions)
         return Scores(fit.utilities.tolist(), details={**fit.details(), "rows": self.samples})
 
 
