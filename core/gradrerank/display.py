@@ -32,10 +32,12 @@ _ESCAPES = re.compile(
 _JOINERS = "\u200c\u200d"
 _SNIPPET = 400
 _SIDE = 4
-_DROPPED: dict[DropReason, str] = {
+# What each reason is called; one that is not here is called by its name.
+DROPPED: dict[str, str] = {
     "blank": "blank",
     "docs_per_source": "beyond docs_per_source",
     "source_not_selected": "only in sources left out",
+    "max_candidates": "never read, beyond max_candidates",
     "min_score": "below min_score",
     "top_n": "beyond top_n",
 }
@@ -61,10 +63,10 @@ def render_result(result: RerankResult) -> RenderableType:
     if result.target in ("draft", "reference"):
         parts.append(_heading(result.target.capitalize(), result.target_text))
     parts.append(Text())
-    parts += [_documents(result), Text(_how_to_read(result))] if result.documents else [Text("No document was ranked.")]
+    parts += [_documents(result), Text(how_to_read(result))] if result.documents else [Text("No document was ranked.")]
     if result.sources:
         parts += [Text(), _sources(result)]
-    parts.append(Text(f"Dropped: {_dropped(result)}"))
+    parts.append(Text(f"Dropped: {dropped_summary(result)}"))
     if "total" in result.timings:
         parts.append(Text(_cost(result)))
     return Group(*parts)
@@ -105,7 +107,7 @@ def _documents(result: RerankResult) -> Table:
     table.add_column("found by", max_width=24, no_wrap=True, overflow="ellipsis")
     largest = max(abs(d.score) for d in result.documents)
     for d in result.documents:
-        score = Text(_signed(d.score, largest), style=_style(d.score))
+        score = Text(signed(d.score, largest), style=_style(d.score))
         table.add_row(str(d.rank), score, _Bar(d.score, largest), _Passage(d), _found_by(d))
     return table
 
@@ -166,13 +168,23 @@ def _style(score: float) -> str:
     return "green" if score > 0 else "red" if score < 0 else ""
 
 
-def _signed(score: float, largest: float) -> str:
-    """With a sign, unless it rounds to zero; small numbers of a whole ranking keep their digits."""
+def signed(score: float, largest: float) -> str:
+    """A utility with its sign, unless it rounds to zero; small numbers of a whole ranking keep their digits.
+
+    Args:
+        score: The utility.
+        largest: The largest magnitude that stands beside it.
+
+    Example:
+        >>> signed(0.25, 1.0), signed(-0.00025, 0.001), signed(-0.0, 1.0)
+        ('+0.250', '-2.5e-04', '0.000')
+    """
     shown = f"{score:+.1e}" if 0 < largest < 0.01 else f"{score:+.3f}"
     return shown if float(shown) else shown[1:]
 
 
-def _how_to_read(result: RerankResult) -> str:
+def how_to_read(result: RerankResult) -> str:
+    """What the sign means, with scorer and unit."""
     if not (result.scorer and result.target):
         return HOW_TO_READ
     return f"{HOW_TO_READ}\n(Scorer {one_line(result.scorer)}; in nats of the loss of the {result.target}.)"
@@ -191,9 +203,10 @@ def _sources(result: RerankResult) -> Table:
     return table
 
 
-def _dropped(result: RerankResult) -> str:
+def dropped_summary(result: RerankResult) -> str:
+    """How many documents were dropped for each reason, in the order of the pipeline."""
     counts = Counter(d.reason for d in result.dropped)
-    return ", ".join(f"{counts[r]} {_DROPPED[r]}" for r in get_args(DropReason) if counts[r]) or "nothing"
+    return ", ".join(f"{counts[r]} {DROPPED.get(r, r)}" for r in get_args(DropReason) if counts[r]) or "nothing"
 
 
 def _cost(result: RerankResult) -> str:

@@ -37,7 +37,7 @@ def score_calls(calls: Iterable[Call], scorer: Scorer, use: Settings, generator:
                 score_as_far_as_it_pays(call, scorer, use, generator)
         else:
             jobs = [_job(call, len(call.documents), use, generator) for call in group]
-            for call, scores in zip(group, _scores(scorer, jobs), strict=True):
+            for call, scores in zip(group, scores_of(scorer, jobs), strict=True):
                 call.scores = scores
         share = (time.perf_counter() - start) / len(group)
         for call in group:
@@ -65,7 +65,7 @@ def score_as_far_as_it_pays(call: Call, scorer: Scorer, use: Settings, generator
     total, limit = len(call.documents), use.max_candidates or len(call.documents)
     block, read = max(1, limit // 4), min(limit, total)
     while True:
-        call.scores = _scores(scorer, [_job(call, read, use, generator)])[0]
+        call.scores = scores_of(scorer, [_job(call, read, use, generator)])[0]
         if read == total or not _pays(call.scores, read - block, use):
             break
         read = min(read + block, total)
@@ -90,7 +90,8 @@ def _job(call: Call, n: int, use: Settings, generator: Generator) -> ScoringJob:
     )
 
 
-def _scores(scorer: Scorer, jobs: Sequence[ScoringJob]) -> list[Scores]:
+def scores_of(scorer: Scorer, jobs: Sequence[ScoringJob]) -> list[Scores]:
+    """Scores of jobs over the same documents, together where the scorer can, and checked."""
     n = len(jobs[0].documents)
     if len(jobs) > 1 and isinstance(scorer, BatchScorer):
         found = scorer.score_batch(jobs)

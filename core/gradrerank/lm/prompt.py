@@ -153,9 +153,12 @@ class PromptLayout:
     def answer_continuation(self, query: str, answer: str) -> Continuation:
         """An answer as target, after instruction, query and the start of the assistant's turn."""
         asked = self._question + self._tokenizer.content([" " + query])[0].ids + self.tail
+        return Continuation(asked, self._tokenizer.content([self.spoken(answer)])[0].ids)
+
+    def spoken(self, answer: str) -> str:
+        """An answer as it stands in the prompt."""
         # A chat turn begins right after its header; a plain "Answer:" is followed by a space.
-        spoken = answer if self._templated else " " + answer.lstrip()
-        return Continuation(asked, self._tokenizer.content([spoken])[0].ids)
+        return answer if self._templated else " " + answer.lstrip()
 
     def ordinary_prompt(self, query: str, documents: Sequence[DocumentTokens], *, limit: int) -> tuple[int, ...]:
         """One ordinary prompt, documents one after the other, as a user's generator sees it.

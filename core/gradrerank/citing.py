@@ -1,0 +1,343 @@
+"""Citations for an answer that was already given: which sentences of which source support it.
+
+Every sentence of the answer is a target of its own, read behind the question and the sentences before it:
+
+    u_k(s) = - dL_k/dz_s    at z = 1,    L_k = mean loss of the tokens of the k-th sentence of the answer
+
+for every sentence s of the documents. The utility of s for the whole answer is the mean of u_k(s) over
+the answer's tokens, exactly what the scorer ``gates`` gives with ``target="reference"``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from gradrerank.documents import copied
+from gradrerank.errors import InvalidArgumentError, InvalidTypeError, ScoringError
+from gradrerank.explaining import as_dict, stripped
+from gradrerank.lm.pieces import CharacterRange, sentence_ranges, split_into_pieces
+from gradrerank.lm.prompt import Continuation
+from gradrerank.scorers import GatesScorer, Scorer, Scores, ScoringJob, as_scorer
+from gradrerank.scoring import scores_of
+from gradrerank.validation import check_number, check_optional_count, is_blank
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gradrerank.call import Call
+    from gradrerank.lm.generator import Generator
+    from gradrerank.sources.pool import Candidate
+
+
+@dataclass(frozen=True, slots=True)
+class Citation:
+    """A sentence of a document that supports an answer.
+
+    Args:
+        number: Its number in the answer, from 1 in the order of first use.
+        text: The sentence, without the white space around it.
+        start: Its first character in the document's own text, as the caller passed it.
+        end: One past its last character.
+        utility: Signed utility for the whole answer, in nats of the mean loss of the answer's tokens.
+        id: The document's id, or None.
+        title: The document's title, or None.
+        sources: Names of the sources that found the document, best rank first.
+        metadata: A copy of the document's metadata.
+    """
+
+    number: int
+    text: str
+    start: int
+    end: int
+    utility: float
+    id: str | None
+    title: str | None
+    sources: tuple[str, ...]
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerSentence:
+    """A sentence of the answer with what supports it.
+
+    Args:
+        text: The sentence, without the white space around it.
+        start: Its first character in the answer.
+        end: One past its last character.
+        support: Numbers of its citations and their utilities for this sentence, in nats of the mean loss
+            of its tokens, largest first; empty when nothing supports it.
+    """
+
+    text: str
+    start: int
+    end: int
+    support: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Citations:
+    """An answer with numbered citations; a read-only sequence of them.
+
+    Args:
+        query: The query.
+        answer: The answer as it was given.
+        citations: The citations by number.
+        sentences: The sentences of the answer, in order.
+        tokens: Tokens that passed through the language model, by stage.
+        timings: Seconds by stage; ``"total"`` covers them all.
+
+    Example:
+        >>> cited = reranker.cite("When does it leave?", sources, "At 8:40.")   # doctest: +SKIP
+        >>> cited.text, cited[0].text                                          # doctest: +SKIP
+        ('At 8:40. [1]', 'The ferry leaves at 8:40.')
+    """
+
+    query: str
+    answer: str
+    citations: tuple[Citation, ...]
+    sentences: tuple[AnswerSentence, ...]
+    tokens: Mapping[str, int] = field(default_factory=dict)
+    timings: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """The answer with the marks of its citations behind each sentence, ``[1][2]``."""
+        parts, last = [], 0
+        for sentence in self.sentences:
+            marks = "".join(f"[{number}]" for number, _ in sentence.support)
+            parts += [self.answer[last : sentence.end], f" {marks}" if marks else ""]
+            last = sentence.end
+        return "".join([*parts, self.answer[last:]])
+
+    @property
+    def unsupported(self) -> tuple[AnswerSentence, ...]:
+        """The sentences of the answer that nothing supports."""
+        return tuple(s for s in self.sentences if not s.support)
+
+    def __len__(self) -> int:
+        """Number of citations."""
+        return len(self.citations)
+
+    def __iter__(self) -> Iterator[Citation]:
+        """The citations by number."""
+        return iter(self.citations)
+
+    def __getitem__(self, index: int) -> Citation:
+        """The citation at an index, which is its number less 1."""
+        return self.citations[index]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The citations as plain dicts, lists, strings and numbers (metadata stays as it came).
+
+        Returns:
+            A dict with the keys query, answer, text, citations, sentences, tokens and timings.
+        """
+        return {
+            "query": self.query,
+            "answer": self.answer,
+            "text": self.text,
+            "citations": [as_dict(c) for c in self.citations],
+            "sentences": [{**as_dict(s), "support": [list(pair) for pair in s.support]} for s in self.sentences],
+            "tokens": dict(self.tokens),
+            "timings": dict(self.timings),
+        }
+
+    def __repr__(self) -> str:
+        """The answer with its marks, and each citation on a line."""
+        from gradrerank.display import one_line, signed
+
+        largest = max((abs(c.utility) for c in self.citations), default=0.0)
+        lines = [one_line(self.text)]
+        for c in self.citations:
+            found = "/".join([", ".join(c.sources), *([c.id] if c.id else [])])
+            lines.append(f"  [{c.number}] {signed(c.utility, largest)} {one_line(found)}: {one_line(c.text)[:90]}")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """The answer and its citations, for a notebook."""
+        from gradrerank.notebook import citations_html
+
+        return citations_html(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Citing:
+    """What is cited.
+
+    Args:
+        per_sentence: Whether each sentence of the answer has citations of its own; False cites for the
+            answer as a whole.
+        max_citations: Most citations of a sentence of the answer; None for no limit.
+        min_share: Least utility as a share of the sentence's best citation, between 0 and 1.
+        min_utility: Utility that a citation must exceed, in nats of the mean loss of the answer's sentence.
+
+    Raises:
+        InvalidArgumentError: When a value is out of range.
+        InvalidTypeError: When per_sentence is not a bool.
+    """
+
+    per_sentence: bool = True
+    max_citations: int | None = 3
+    min_share: float = 0.25
+    min_utility: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        if not isinstance(self.per_sentence, bool):
+            raise InvalidTypeError(f"per_sentence must be a bool, got {self.per_sentence!r}")
+        check_optional_count("max_citations", self.max_citations)
+        check_number("min_utility", self.min_utility, minimum=0.0)
+        if check_number("min_share", self.min_share, minimum=0.0) > 1:
+            raise InvalidArgumentError(f"min_share must be between 0 and 1, got {self.min_share!r}")
+
+    def best(self, utilities: Sequence[float]) -> list[int]:
+        """Which of several utilities are cited, largest first."""
+        order = sorted(range(len(utilities)), key=lambda i: -utilities[i])[: self.max_citations]
+        largest = max(utilities, default=0.0)
+        return [i for i in order if utilities[i] > self.min_utility and utilities[i] >= self.min_share * largest]
+
+
+def check_answer(answer: Any) -> str:
+    """Refuse an answer that cannot be attributed.
+
+    Args:
+        answer: What the caller passed.
+
+    Raises:
+        InvalidTypeError: When it is not a str.
+        InvalidArgumentError: When it is blank.
+    """
+    if not isinstance(answer, str):
+        raise InvalidTypeError(f"answer must be a str, got {type(answer).__name__}")
+    if is_blank(answer):
+        raise InvalidArgumentError(f"answer must not be blank, got {answer!r}")
+    return answer
+
+
+def citing_scorer(given: Scorer | None, own: str | Scorer) -> Scorer:
+    """The scorer to cite with: one that looks inside documents.
+
+    Args:
+        given: The scorer of the call, or None.
+        own: The scorer of the reranker, which counts only where it has gates.
+
+    Returns:
+        The scorer; gates of whole documents become gates of sentences.
+    """
+    scorer = given if given is not None else own if isinstance(own, GatesScorer) else GatesScorer()
+    if isinstance(scorer, GatesScorer) and scorer.pieces == "document":
+        return replace(scorer, pieces="sentence")
+    return as_scorer(scorer)
+
+
+def cite_answer(call: Call, answer: str, generator: Generator, scorer: Scorer, citing: Citing) -> Citations:
+    """Find the citations of an answer.
+
+    Args:
+        call: The call, with its candidates as documents.
+        answer: The answer, already checked.
+        generator: The model.
+        scorer: A scorer that looks inside documents.
+        citing: What is cited.
+
+    Returns:
+        The citations; without documents every sentence is unsupported.
+
+    Raises:
+        ScoringError: When the scorer does not look inside documents.
+    """
+    parts = answer_parts(generator, call.query, answer, per_sentence=citing.per_sentence)
+    if not call.documents:
+        return _numbered(call, answer, [part for part, _ in parts], [[] for _ in parts], [], [], citing)
+    jobs = [ScoringJob(call.query, call.documents, c, generator, tokens=call.tokens) for _, c in parts]
+    with call.watch.stage("score"):
+        scores = scores_of(scorer, jobs)
+    if not all(found.spans for found in scores):
+        raise ScoringError(
+            f"there is nothing to cite: scorer {scorer.name!r} scored whole documents and did not look inside them; "
+            "cite with scorer='gates', or with GatesScorer(pieces=...) for other pieces than sentences"
+        )
+    places, utilities = _pieces(scores)
+    return _numbered(call, answer, [p for p, _ in parts], utilities, places, [len(c.target) for _, c in parts], citing)
+
+
+def answer_parts(
+    generator: Generator, query: str, answer: str, *, per_sentence: bool
+) -> list[tuple[CharacterRange, Continuation]]:
+    """The sentences of an answer as targets, each behind the question and the sentences before it.
+
+    Args:
+        generator: The model.
+        query: The query.
+        answer: The answer.
+        per_sentence: False makes the whole answer one part.
+
+    Returns:
+        For each part its characters in the answer, without white space around them, and its tokens. The
+        tokens of all parts together are those of the answer as one target.
+    """
+    whole = generator.layout.answer_continuation(query, answer)
+    spoken = generator.layout.spoken(answer)
+    shift = len(spoken) - len(answer)
+    (document,) = generator.layout.documents([(None, spoken)])
+    pieces = split_into_pieces([document], sentence_ranges if per_sentence else "document", 1)
+    owners = pieces.token_spans[0][: len(whole.target)]
+    parts = []
+    for piece, (start, end) in enumerate(pieces.characters):
+        first = owners.index(piece)
+        target = whole.target[first : first + owners.count(piece)]
+        kept = stripped(answer, max(start - shift, 0), max(end - shift, 0))
+        parts.append((kept, Continuation(whole.question + whole.target[:first], target)))
+    return parts
+
+
+def _pieces(scores: Sequence[Scores]) -> tuple[list[tuple[int, int, int]], list[list[float]]]:
+    """Places (document, start, end) of all pieces, and their utilities for each part of the answer."""
+    places = [(i, s.start, s.end) for i, spans in enumerate(scores[0].spans) for s in spans]
+    utilities = [[s.score for spans in found.spans for s in spans] for found in scores]
+    return places, utilities
+
+
+def _numbered(
+    call: Call,
+    answer: str,
+    parts: Sequence[CharacterRange],
+    utilities: Sequence[Sequence[float]],
+    places: Sequence[tuple[int, int, int]],
+    lengths: Sequence[int],
+    citing: Citing,
+) -> Citations:
+    """Choose what is cited and number it in the order of first use."""
+    numbers: dict[int, int] = {}
+    sentences = []
+    for (start, end), values in zip(parts, utilities, strict=True):
+        chosen = citing.best(values)
+        for piece in chosen:
+            numbers.setdefault(piece, len(numbers) + 1)
+        support = tuple((numbers[piece], values[piece]) for piece in chosen)
+        sentences.append(AnswerSentence(answer[start:end], start, end, support))
+    total = sum(lengths)
+    citations = []
+    for piece, number in numbers.items():
+        utility = sum(n * values[piece] for n, values in zip(lengths, utilities, strict=True)) / total
+        index, start, end = places[piece]
+        citations.append(_citation(number, call.pool.candidates[index], start, end, utility))
+    return Citations(call.query, answer, tuple(citations), tuple(sentences), dict(call.tokens), call.watch.seconds())
+
+
+def _citation(number: int, candidate: Candidate, start: int, end: int, utility: float) -> Citation:
+    document = candidate.document
+    start, end = stripped(candidate.text, start, end)
+    return Citation(
+        number=number,
+        text=candidate.text[start:end],
+        start=start,
+        end=end,
+        utility=utility,
+        id=document.id,
+        title=document.title,
+        sources=candidate.sources,
+        metadata=copied(document.metadata),
+    )
