@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +36,7 @@ METHODS = ("isotonic", "platt")
 Vector = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ScoreCalibration:
     """The probability that a document is worth reading, by its score.
 
@@ -91,7 +91,7 @@ class ScoreCalibration:
     ) -> ScoreCalibration:
         """Learn from questions whose gold documents are known (needs scikit-learn).
 
-        Every document that was scored counts, kept or cut.
+        Every document that was scored counts, kept or cut, but for those of sources that were not chosen.
 
         Args:
             results: Results of n queries, all by the same scorer on the same kind of target.
@@ -163,9 +163,27 @@ class ScoreCalibration:
                 f"{scorer!r} and target {target!r}; fit another one, or pass calibration=None"
             )
 
+    def to_dict(self) -> dict[str, Any]:
+        """As plain strings, numbers and lists."""
+        plain = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {**plain, "knots": [list(pair) for pair in self.knots], "coefficients": list(self.coefficients)}
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> ScoreCalibration:
+        """Read what :meth:`to_dict` wrote.
+
+        Raises:
+            InvalidArgumentError: When it is nothing of the kind.
+        """
+        try:
+            knots = tuple((x, y) for x, y in fields["knots"])
+            return cls(**{**fields, "knots": knots, "coefficients": tuple(fields["coefficients"])})
+        except (TypeError, ValueError, KeyError) as error:
+            raise InvalidArgumentError(f"this is no calibration: {error}") from error
+
     def to_json(self) -> str:
         """As JSON text, for a file."""
-        return json.dumps({name: getattr(self, name) for name in self.__dataclass_fields__})
+        return json.dumps(self.to_dict())
 
     @classmethod
     def from_json(cls, text: str) -> ScoreCalibration:
@@ -176,10 +194,14 @@ class ScoreCalibration:
         """
         try:
             fields = json.loads(text)
-            fields["knots"] = tuple((x, y) for x, y in fields["knots"])
-            return cls(**{**fields, "coefficients": tuple(fields["coefficients"])})
-        except (TypeError, ValueError, KeyError) as error:
+        except ValueError as error:
             raise InvalidArgumentError(f"this is no calibration: {error}") from error
+        return cls.from_dict(fields)
+
+    def __repr__(self) -> str:
+        """One short line."""
+        fitted = f"{self.n_gold} gold of {self.n_documents} documents"
+        return f"ScoreCalibration({self.method!r}, scorer={self.scorer!r}, target={self.target!r}, {fitted})"
 
 
 def _labelled(result: RerankResult, gold: Collection[str], place: int) -> tuple[Vector, NDArray[np.bool_]]:
@@ -188,7 +210,8 @@ def _labelled(result: RerankResult, gold: Collection[str], place: int) -> tuple[
         raise InvalidTypeError(f"gold[{place}] must be a collection of ids or texts, got the str {gold!r}")
     wanted = set(gold)
     scored = [(d.score, d.text, d.provenance) for d in result.documents]
-    scored += [(d.score, d.document.text, d.provenance) for d in result.dropped if d.score is not None]
+    cut = [d for d in result.dropped if d.reason != "source_not_selected"]
+    scored += [(d.score, d.document.text, d.provenance) for d in cut if d.score is not None]
     found = [text in wanted or any(p.id in wanted for p in provenance) for _, text, provenance in scored]
     return np.array([score for score, _, _ in scored], dtype=np.float64), np.array(found, dtype=bool)
 

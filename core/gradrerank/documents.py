@@ -16,6 +16,9 @@ from gradrerank.errors import InvalidArgumentError, InvalidTypeError
 
 if TYPE_CHECKING:
     import pandas
+    from matplotlib.axes import Axes
+
+    from gradrerank.explaining import Explanation
 
 DropReason = Literal["blank", "docs_per_source", "source_not_selected", "max_candidates", "min_score", "top_n"]
 
@@ -254,6 +257,47 @@ class RerankResult:
             f"RerankResult({query!r}, {len(self.documents)} documents from {len(chosen)} of {len(self.sources)} "
             f"sources{best}, {len(self.dropped)} dropped)"
         )
+
+    def _repr_html_(self) -> str:
+        """A table shaded by signed utility, for a notebook."""
+        from gradrerank.notebook import result_html
+
+        return result_html(self)
+
+    def explain(self, order: Literal["utility", "document"] = "utility") -> Explanation:
+        """Which sentences of the documents help and which hurt; see :func:`gradrerank.explaining.explain`.
+
+        Args:
+            order: ``"utility"`` sorts by utility, most helpful first; ``"document"`` keeps the order of the
+                ranking and of each text.
+
+        Raises:
+            InvalidArgumentError: When order is neither.
+            ScoringError: When the scorer did not look inside documents.
+        """
+        from gradrerank.explaining import explain
+
+        return explain(self, order)
+
+    def plot(self, kind: str = "documents", *, ax: Axes | None = None, **options: Any) -> Axes:
+        """Draw the result (needs matplotlib, the extra ``plot``); see :mod:`gradrerank.plots`.
+
+        Args:
+            kind: ``"documents"`` (utility of each, by source), ``"sources"`` (gain and redundancy) or
+                ``"agreement"`` (against ``other=``, for instance the result of scorer ``ablation``).
+            ax: Where to draw; None makes a figure.
+            **options: Other arguments of that plot.
+
+        Returns:
+            The axes.
+
+        Raises:
+            InvalidArgumentError: When there is no such plot, or nothing to draw.
+            ImportError: When matplotlib is not installed.
+        """
+        from gradrerank.plots import plot_result
+
+        return plot_result(self, kind, ax=ax, **options)
 
     def to_dict(self) -> dict[str, Any]:
         """The result as plain dicts, lists, strings and numbers (metadata stays as it came).

@@ -80,7 +80,7 @@ def _pays(scores: Scores, first_of_block: int, use: Settings) -> bool:
     """Whether the last block that was read holds a document that would be kept."""
     if use.top_n is None and use.min_score is None:
         return any(utility > 0 for utility in scores.utilities[max(first_of_block, 0) :])
-    kept = rank_and_cut(scores.utilities, top_n=use.top_n, min_score=use.min_score).kept
+    kept = rank_and_cut(scores.utilities, top_n=use.top_n, min_score=use.least_score(scores.utilities)).kept
     return any(index >= first_of_block for index in kept)
 
 

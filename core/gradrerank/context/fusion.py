@@ -10,6 +10,7 @@ from gradrerank.scorers.checking import settle_near_ties
 from gradrerank.sources.weights import log_prior
 
 if TYPE_CHECKING:
+    from gradrerank.calibration import ScoreCalibration
     from gradrerank.scorers.base import Scores
     from gradrerank.sources.pool import Candidate
 
@@ -54,3 +55,16 @@ def final_scores(
         settle_near_ties([utility + prior for utility, prior in pairs]),
         [{scorer: utility, "prior": prior} for utility, prior in pairs],
     )
+
+
+def with_probabilities(final: FinalScores, calibration: ScoreCalibration | None) -> FinalScores:
+    """Add to the stages the probability that a document is worth reading; scores stay as they are.
+
+    Args:
+        final: Final scores of all documents of a query.
+        calibration: What turns scores into probabilities, or None.
+    """
+    if calibration is None:
+        return final
+    pairs = zip(final.stages, calibration.probabilities(final.scores), strict=True)
+    return FinalScores(final.scores, [{**stage, "probability": probability} for stage, probability in pairs])
