@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
@@ -65,8 +65,7 @@ def test_pairwise_losses_are_recovered_exactly(n: int, seed: int, every_subset: 
     rng = np.random.default_rng(seed)
     main, pairs = rng.normal(size=n), np.triu(rng.normal(size=(n, n)), 1)
     masks = all_masks(n) if every_subset else np.vstack([random_masks(60, n, seed), all_masks(n)[:: 2**n - 1]])
-    if not every_subset and np.linalg.matrix_rank(design(masks)) < 1 + n + n * (n - 1) // 2:
-        return
+    assume(np.linalg.matrix_rank(design(masks)) == 1 + n + n * (n - 1) // 2)
     fit = fit_surrogate(masks, pairwise_losses(masks, main, pairs), 0.0, interactions=True)
     details = fit.details()
     np.testing.assert_allclose(details["main_effects"], main, atol=1e-8)
@@ -128,9 +127,9 @@ def test_lasso_is_optimal(n_samples: int, n_columns: int, alpha: float, seed: in
     active = fit.weights != 0
     assert not np.any(active & (deviation == 0))
     np.testing.assert_allclose(
-        (pull / np.where(active, deviation, 1))[active], alpha * np.sign(fit.weights[active]), atol=1e-6
+        (pull / np.where(active, deviation, 1))[active], alpha * np.sign(fit.weights[active]), atol=1e-5
     )
-    assert np.all(np.abs(pull) <= alpha * deviation + 1e-6)
+    assert np.all(np.abs(pull) <= alpha * deviation + 1e-5)
     assert 0 <= fit.r2 <= 1
     assert np.mean(y - x @ fit.weights) == pytest.approx(fit.intercept)
 

@@ -20,7 +20,7 @@ _SWEEPS = 1_000
 # Penalties on the way from the largest that leaves any weight to the one that is asked for.
 _STEPS = 20
 # Progress and violations below this share of the deviation of y are rounding.
-_TOLERANCE = 1e-7
+_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
