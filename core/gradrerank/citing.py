@@ -4,8 +4,8 @@ Every sentence of the answer is a target of its own, read behind the question an
 
     u_k(s) = - dL_k/dz_s    at z = 1,    L_k = mean loss of the tokens of the k-th sentence of the answer
 
-for every sentence s of the documents. The utility of s for the whole answer is the mean of u_k(s) over
-the answer's tokens, exactly what the scorer ``gates`` gives with ``target="reference"``.
+for every sentence s of the documents. The mean of u_k(s) over the answer's tokens is what the scorer ``gates``
+gives with ``target="reference"``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class Citation:
         text: The sentence, without the white space around it.
         start: Its first character in the document's own text, as the caller passed it.
         end: One past its last character.
-        utility: Signed utility for the whole answer, in nats of the mean loss of the answer's tokens.
+        utility: Its largest utility for a sentence of the answer that cites it, in nats of the mean loss of
+            that sentence's tokens.
         id: The document's id, or None.
         title: The document's title, or None.
         sources: Names of the sources that found the document, best rank first.
@@ -250,7 +251,7 @@ def cite_answer(call: Call, answer: str, generator: Generator, scorer: Scorer, c
     """
     parts = answer_parts(generator, call.query, answer, per_sentence=citing.per_sentence)
     if not call.documents:
-        return _numbered(call, answer, [part for part, _ in parts], [[] for _ in parts], [], [], citing)
+        return _numbered(call, answer, [part for part, _ in parts], [[] for _ in parts], [], citing)
     jobs = [ScoringJob(call.query, call.documents, c, generator, tokens=call.tokens) for _, c in parts]
     with call.watch.stage("score"):
         scores = scores_of(scorer, jobs)
@@ -260,7 +261,7 @@ def cite_answer(call: Call, answer: str, generator: Generator, scorer: Scorer, c
             "cite with scorer='gates', or with GatesScorer(pieces=...) for other pieces than sentences"
         )
     places, utilities = _pieces(scores)
-    return _numbered(call, answer, [p for p, _ in parts], utilities, places, [len(c.target) for _, c in parts], citing)
+    return _numbered(call, answer, [part for part, _ in parts], utilities, places, citing)
 
 
 def answer_parts(
@@ -306,7 +307,6 @@ def _numbered(
     parts: Sequence[CharacterRange],
     utilities: Sequence[Sequence[float]],
     places: Sequence[tuple[int, int, int]],
-    lengths: Sequence[int],
     citing: Citing,
 ) -> Citations:
     """Choose what is cited and number it in the order of first use."""
@@ -318,10 +318,9 @@ def _numbered(
             numbers.setdefault(piece, len(numbers) + 1)
         support = tuple((numbers[piece], values[piece]) for piece in chosen)
         sentences.append(AnswerSentence(answer[start:end], start, end, support))
-    total = sum(lengths)
     citations = []
     for piece, number in numbers.items():
-        utility = sum(n * values[piece] for n, values in zip(lengths, utilities, strict=True)) / total
+        utility = max(value for s in sentences for cited, value in s.support if cited == number)
         index, start, end = places[piece]
         citations.append(_citation(number, call.pool.candidates[index], start, end, utility))
     return Citations(call.query, answer, tuple(citations), tuple(sentences), dict(call.tokens), call.watch.seconds())
