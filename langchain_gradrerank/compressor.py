@@ -23,6 +23,7 @@ from gradrerank.adapting import (
     run_blocking,
 )
 from gradrerank.errors import InvalidArgumentError, InvalidTypeError, ScoringError
+from gradrerank.settings import Settings
 from gradrerank.targets import DraftWriter
 from gradrerank.together import RankJob, rank_together
 from gradrerank.validation import check_place, check_query
@@ -38,30 +39,17 @@ from langchain_gradrerank.documents import (
     with_source_names,
 )
 
-SETTINGS = (
-    "scorer",
-    "target",
-    "select_sources",
-    "source_lambda",
-    "max_sources",
-    "docs_per_source",
-    "weights",
-    "max_candidates",
-    "top_n",
-    "min_score",
-    "max_document_tokens",
-    "draft_documents",
-    "draft_tokens",
-)
+# Every setting of the core but the writer of drafts, which ``llm`` is here.
+SETTINGS = tuple(name for name in Settings.names() if name != "draft_writer")
 # Fields that may hold an object: shared by copies, and named by their class in dumps.
-OBJECTS = ("model", "encoder", "scorer", "llm", "reranker")
+OBJECTS = ("model", "encoder", "scorer", "llm", "reranker", "selection", "token_counter")
 
 RUN_NAME = "GradRerank"
 EVENT = "gradrerank_result"
 
 
 class GradRerankCompressor(BaseDocumentCompressor):
-    """Keeps the documents that help a language model answer, best first.
+    """Keeps the documents that help a language model answer, best first unless ``order`` says otherwise.
 
     Every document gets ``metadata["relevance_score"]``, its signed utility in nats (positive helps,
     negative hurts, near zero is ignored), and ``metadata["gradrerank"]``, a dict that says which
@@ -76,7 +64,23 @@ class GradRerankCompressor(BaseDocumentCompressor):
 
     Args:
         top_n: Most documents that are kept; None keeps all.
-        min_score: Least signed utility of a document that is kept, itself included.
+        min_score: Least signed utility of a document that is kept, itself included; with ``calibration`` its
+            least probability.
+        calibration: What ``GradReranker.calibrate_scores`` gave, or its ``to_dict()``: documents then have a
+            ``"probability"`` of being worth reading among their stages.
+        token_budget: Most tokens that the kept documents take in the prompt, each with its title, joined by
+            empty lines; a document that is longer than what is left is passed over. None for no limit.
+        token_counter: Number of tokens of a text by your LLM's tokenizer, for instance
+            ``llm.get_num_tokens``; None takes the scoring model's.
+        selection: Which documents are kept: ``"order"`` (best first), ``"knapsack"`` (most utility for the
+            tokens), ``"coverage"`` (documents that help different words), ``"mmr"`` (documents that do not
+            resemble each other), or an object with ``name`` and ``choose``.
+        mmr_lambda: Weight of the score in ``"mmr"``, between 0 and 1.
+        per_source: For a source the most documents that are kept of it, or a pair of the least and the most.
+        order: How the kept documents are arranged: ``"score"``, ``"edges"`` (the best at both ends) or
+            ``"source"`` (grouped by source).
+        compress: Whether ``page_content`` keeps only those sentences that help; the whole text is then in
+            ``metadata["gradrerank"]["original"]``.
         scorer: ``"gates"``, ``"mixture"``, ``"ablation"``, or an object with ``name`` and ``score``.
         target: The text whose loss is read: ``"query"``, or ``"draft"``, an answer that ``llm``, or
             else the scoring model, writes first.
@@ -89,6 +93,8 @@ class GradRerankCompressor(BaseDocumentCompressor):
             SentenceTransformer, a LangChain ``Embeddings``, or a callable from texts to vectors.
         reranker: A ready ``GradReranker``, which is shared; model, device, dtype and encoder are its own.
         select_sources: Whether to choose which sources to combine; False keeps all.
+        source_choice: What sources are chosen by: ``"embedding"``, ``"gradient"`` or ``"both"``.
+        source_agreement: Whether to compare what sources say of each word of the target.
         source_lambda: Weight of the redundancy between sources.
         max_sources: Most sources that are combined.
         docs_per_source: Documents that each source hands over at most.
@@ -117,6 +123,14 @@ class GradRerankCompressor(BaseDocumentCompressor):
 
     top_n: int | None = None
     min_score: float | None = None
+    calibration: Any = None
+    token_budget: int | None = None
+    token_counter: Any = None
+    selection: Any = "order"
+    mmr_lambda: float = 0.7
+    per_source: dict[str, Any] | None = None
+    order: str = "score"
+    compress: bool = False
     scorer: Any = "gates"
     target: str = "query"
     llm: Any = None
@@ -126,6 +140,8 @@ class GradRerankCompressor(BaseDocumentCompressor):
     encoder: Any = Field(default=None, frozen=True)
     reranker: Any = Field(default=None, frozen=True)
     select_sources: bool = True
+    source_choice: str = "embedding"
+    source_agreement: bool = False
     source_lambda: float = 0.1
     max_sources: int | None = None
     docs_per_source: int | None = None
@@ -267,8 +283,14 @@ class GradRerankCompressor(BaseDocumentCompressor):
         return result
 
     def _job(self, found: Occurrences[Document], query: str, settings: Mapping[str, Any]) -> RankJob:
-        silent: dict[str, list[CoreDocument]] = {name: [] for name in settings.get("weights") or ()}
+        silent: dict[str, list[CoreDocument]] = {name: [] for name in self._named(settings)}
         return RankJob(check_query(query), silent | found.sources, settings)
+
+    def _named(self, settings: Mapping[str, Any]) -> list[str]:
+        """Sources that settings name, since one that is named may find nothing."""
+        own = {} if self.reranker is None else self.reranker.settings.as_dict()
+        named = (settings.get(name, own.get(name)) for name in ("weights", "per_source"))
+        return [name for each in named if isinstance(each, Mapping) for name in each]
 
     def _documents(self, result: RerankResult, found: Occurrences[Document]) -> list[Document]:
         ranked = from_result(result, found)

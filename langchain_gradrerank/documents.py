@@ -5,7 +5,9 @@
 - ``relevance_score``: its signed utility, a float; positive helps, negative hurts;
 - ``gradrerank``: everything else, in one dict of plain values: ``sources`` that found it (best rank
   first), by source name ``ranks`` (from 1), retrieval ``scores`` and ``ids``, the ``metadata`` of its
-  duplicates from other sources, ``stages`` (the score of every stage) and ``truncated``;
+  duplicates from other sources, ``stages`` (the score of every stage) and ``truncated``. Where
+  ``compress`` cut ``page_content``, ``original`` is the whole text, and ``excerpts`` the characters
+  ``[start, end]`` of it that are kept; a later step hands ``original`` on;
 - ``retrieval_source``: the names of the sources again, as a list, where
   :class:`~langchain_gradrerank.MultiSourceRetriever` found it. This is what documents are grouped by
   when they meet a compressor later on.
@@ -20,7 +22,8 @@ from langchain_core.documents import Document
 
 from gradrerank import Document as CoreDocument
 from gradrerank import RerankResult
-from gradrerank.adapting import Occurrence, Occurrences, copied, occurrences_of, source_names
+from gradrerank.adapting import Occurrence, Occurrences, copied, occurrences_of, original_text, source_names
+from gradrerank.documents import RankedDocument
 from gradrerank.errors import InvalidArgumentError, InvalidTypeError
 from gradrerank.sources.pool import Pool
 from gradrerank.validation import check_number
@@ -140,16 +143,14 @@ def from_result(result: RerankResult, found: Occurrences[Document]) -> list[Docu
         result: A ranking of the documents in ``found``.
         found: The caller's documents by source.
     """
-    return [
-        _with(
-            found.item(ranked.provenance),
-            {
-                SCORE_KEY: ranked.score,
-                RECORD_KEY: found.record(ranked.provenance, ranked.scores) | {"truncated": ranked.truncated},
-            },
-        )
-        for ranked in result
-    ]
+    return [_from_ranked(ranked, found) for ranked in result]
+
+
+def _from_ranked(ranked: RankedDocument, found: Occurrences[Document]) -> Document:
+    item = found.item(ranked.provenance)
+    record = found.record(ranked.provenance, ranked.scores) | {"truncated": ranked.truncated}
+    record |= original_text(item.metadata.get(RECORD_KEY), ranked.text, ranked.excerpts)
+    return _with(item, {SCORE_KEY: ranked.score, RECORD_KEY: record}, ranked.excerpt)
 
 
 def from_pool(pool: Pool, found: Occurrences[Document]) -> list[Document]:
@@ -179,7 +180,7 @@ def summary(result: RerankResult) -> dict[str, Any]:
         result: A ranking.
     """
     whole = result.to_dict()
-    kept = ("scorer", "target", "target_text", "sources", "timings", "tokens", "details")
+    kept = ("scorer", "target", "target_text", "sources", "timings", "tokens", "details", "context_tokens")
     dropped = [
         {
             "id": d.document.id,
@@ -192,5 +193,6 @@ def summary(result: RerankResult) -> dict[str, Any]:
     return {name: whole[name] for name in kept} | {"dropped": dropped}
 
 
-def _with(document: Document, added: Mapping[str, Any]) -> Document:
-    return document.model_copy(update={"metadata": {**copied(document.metadata), **added}})
+def _with(document: Document, added: Mapping[str, Any], text: str | None = None) -> Document:
+    metadata = {**copied(document.metadata), **added}
+    return document.model_copy(update={"metadata": metadata} | ({} if text is None else {"page_content": text}))

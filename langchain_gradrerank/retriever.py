@@ -31,6 +31,7 @@ from gradrerank.adapting import (
     run_blocking,
     run_in_thread,
 )
+from gradrerank.context.limits import check_per_source
 from gradrerank.errors import InvalidArgumentError, InvalidTypeError
 from gradrerank.settings import UNSET
 from gradrerank.sources.weights import check_weights
@@ -235,6 +236,7 @@ class MultiSourceRetriever(BaseRetriever):
         if given is not None and self.weights is not None:
             raise InvalidArgumentError("weights are given to the retriever and to its compressor; give them once")
         check_weights(given, list(self.sources))
+        check_per_source(None if self.compressor is None else self.compressor.per_source, list(self.sources))
         return self
 
     # -- copies and dumps --------------------------------------------------------------------------

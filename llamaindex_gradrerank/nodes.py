@@ -5,7 +5,8 @@ for the configured mode, with one rule on top: a metadata key that the node excl
 never reaches the scoring model, and a key that it excludes for embedding reaches it in mode
 ``LLM`` only, where the scoring model reads exactly what the answering LLM will read. So ``ALL``
 shows what no list excludes, as ``EMBED`` does; ``NONE`` shows the text alone. Whether two nodes
-are the same, and where a span lies, is always told by the text alone.
+are the same, and where a span lies, is always told by the text alone. A token budget counts what the
+answering LLM will read, which is mode ``LLM``, whatever the scoring model read.
 
 **Where our findings live.** In a field of :class:`RankedNode`, next to the score. The metadata of
 a node would be the wrong place: it is part of the node's hash, of the text that is embedded and of
@@ -17,13 +18,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from llama_index.core.bridge.pydantic import Field
 from llama_index.core.schema import BaseNode, ImageNode, MetadataMode, NodeWithScore, QueryBundle
 
-from gradrerank.adapting import Occurrence, Occurrences, copied, occurrences_of, source_names
-from gradrerank.documents import Document, DroppedDocument, Provenance, RankedDocument
+from gradrerank.adapting import Occurrence, Occurrences, copied, occurrences_of, original_text, source_names
+from gradrerank.documents import Document, DroppedDocument, Provenance, RankedDocument, RenderedDocument, cut_out
 from gradrerank.errors import InvalidArgumentError, InvalidTypeError
 from gradrerank.sources.pool import build_pool
 from gradrerank.validation import is_blank
@@ -168,6 +170,18 @@ def _start_of(core: str, text: str, metadata: str) -> int:
     return behind if behind >= 0 else text.find(core)
 
 
+def as_llm_reads(node: BaseNode, text: str) -> str:
+    """A node as the answering LLM reads it, with its text or an excerpt of it.
+
+    Args:
+        node: Any node; it is not changed.
+        text: What of its own text is left.
+    """
+    view = node.model_copy()  # setting its text replaces the part that holds it, so the node stays as it is
+    view.set_content(text)
+    return view.get_content(metadata_mode=MetadataMode.LLM)
+
+
 class NodePool:
     """The nodes of named sources on their way to the core, and back.
 
@@ -183,12 +197,12 @@ class NodePool:
         pool = build_pool(self._own.sources)
         self.dropped = pool.dropped
         # Equal texts may come with different metadata: all of them are read as the best ranked one is.
-        self._read = {c.text.strip(): scored_text(self.node(c.provenance), mode) for c in pool.candidates}
+        self._best = {c.text.strip(): self.node(c.provenance) for c in pool.candidates}
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to read, in any source."""
-        return not self._read
+        return not self._best
 
     @property
     def sources(self) -> dict[str, list[Document]]:
@@ -206,14 +220,20 @@ class NodePool:
 
     def ranked(self, document: RankedDocument) -> RankedNode:
         """A ranked document as a node."""
-        node = self.node(document.provenance)
-        text = scored_text(node, self._mode)
+        item = self._own.item(document.provenance)
+        text = scored_text(item.node, self._mode)
         spans = [(text.own_span(s.start, s.end), s.score) for s in document.spans]
         record = self._own.record(document.provenance, document.scores) | {
             "truncated": document.truncated,
             "spans": [{"start": own[0], "end": own[1], "score": score} for own, score in spans if own is not None],
         }
-        return RankedNode(node=copied_node(node), score=document.score, gradrerank=record)
+        excerpts = [own for own in (text.own_span(*each) for each in document.excerpts) if own is not None]
+        earlier = item.gradrerank if isinstance(item, RankedNode) else None
+        record |= original_text(earlier, own_text(item.node), excerpts)
+        node = copied_node(item.node)
+        if excerpts:
+            node.set_content(cut_out(own_text(node), excerpts))
+        return RankedNode(node=node, score=document.score, gradrerank=record)
 
     def unscored(self, provenance: Sequence[Provenance], score: float | None = None) -> RankedNode:
         """A node that no model has read, with the record of its sources."""
@@ -235,8 +255,16 @@ class NodePool:
         return [self.unscored(p) for p in found.values() if not left_out.issuperset(each.source for each in p)]
 
     def _as_read(self, document: Document) -> Document:
-        read = self._read.get(document.text.strip())
-        return document if read is None else replace(document, text=read.text)
+        best = self._best.get(document.text.strip())
+        if best is None:
+            return document
+        read = scored_text(best, self._mode)
+        if read.start < 0:  # a template that does not show the text as it is
+            return replace(document, text=read.text)
+        own = (read.start, read.start + read.length)
+        return RenderedDocument(
+            read.text, document.id, None, document.metadata, document.score, own=own, render=partial(as_llm_reads, best)
+        )
 
 
 def by_source(nodes: Sequence[NodeWithScore], source_key: str) -> dict[str, list[Occurrence[NodeWithScore]]]:

@@ -39,18 +39,19 @@ SOURCE_KEY = "retrieval_source"
 # Every setting of the core but the writer of drafts, which ``llm`` is here.
 SETTINGS = tuple(name for name in Settings.names() if name != "draft_writer")
 # Fields that may hold an object: shared by copies, and told by the name of its class in dumps.
-OBJECTS = ("scorer", "model", "encoder", "llm", "reranker")
+OBJECTS = ("scorer", "model", "encoder", "llm", "reranker", "selection", "token_counter")
 _TOLD = "object"
 
 
 class GradRerankPostprocessor(PromptMixin, BaseNodePostprocessor):
-    """Keeps the nodes that help a language model answer, best first.
+    """Keeps the nodes that help a language model answer, best first unless ``order`` says otherwise.
 
     What comes back are :class:`~llamaindex_gradrerank.RankedNode` objects: ``score`` is the signed
     utility in nats (positive helps, negative hurts, near zero is ignored), and ``gradrerank`` a dict
     that says which ``sources`` found the node, its ``ranks``, ``scores`` and ``ids`` there, the
     ``metadata`` of its duplicates, the score of all ``stages``, and the utility of ``spans`` of its
-    text. The nodes in them are copies with the same ids, hashes and prompts.
+    text. The nodes in them are copies with the same ids, hashes and prompts; only where
+    ``compress`` cuts a text, text and hash are others, and ``gradrerank["original"]`` is the whole text.
 
     Nodes that :class:`~llamaindex_gradrerank.MultiSourceRetriever` found, or that name their source in
     their metadata under ``source_key``, are grouped by it; all others are one source. Nodes with equal
@@ -79,6 +80,40 @@ class GradRerankPostprocessor(PromptMixin, BaseNodePostprocessor):
     min_score: float | None = Field(
         default=None, description="Least signed utility of a node that is kept, itself included; None for no bound."
     )
+    calibration: Any = Field(
+        default=None,
+        description="What GradReranker.calibrate_scores gave, or its to_dict(): nodes then have a 'probability' of "
+        "being worth reading among their stages, and min_score bounds it.",
+    )
+    token_budget: int | None = Field(
+        default=None,
+        description="Most tokens that the kept nodes take as the LLM reads them, joined by empty lines; None for no "
+        "limit. A node that is longer than what is left is passed over.",
+    )
+    token_counter: Any = Field(
+        default=None,
+        description="Number of tokens of a text by the LLM's tokenizer: (text) -> int; None takes the scoring model's.",
+    )
+    selection: Any = Field(
+        default="order",
+        description="Which nodes are kept: 'order' (best first), 'knapsack' (most utility for the tokens), 'coverage' "
+        "(nodes that help different words), 'mmr' (nodes that do not resemble each other), or an object with name and "
+        "choose.",
+    )
+    mmr_lambda: float = Field(default=0.7, description="Weight of the score in 'mmr', between 0 and 1.")
+    per_source: dict[str, Any] | None = Field(
+        default=None,
+        description="For a source the most nodes that are kept of it, or a pair of the least and the most.",
+    )
+    order: str = Field(
+        default="score",
+        description="How the kept nodes are arranged: 'score', 'edges' (the best at both ends) or 'source' (grouped).",
+    )
+    compress: bool = Field(
+        default=False,
+        description="Whether the text of a node keeps only those sentences that help; the whole text is then in "
+        "gradrerank['original'].",
+    )
     scorer: Any = Field(
         default="gates", description="'gates', 'mixture', 'ablation', or an object with name and score."
     )
@@ -88,6 +123,12 @@ class GradRerankPostprocessor(PromptMixin, BaseNodePostprocessor):
     )
     select_sources: bool = Field(
         default=True, description="Whether to choose which sources to combine; False keeps all."
+    )
+    source_choice: str = Field(
+        default="embedding", description="What sources are chosen by: 'embedding', 'gradient' or 'both'."
+    )
+    source_agreement: bool = Field(
+        default=False, description="Whether to compare what sources say of each word of the target."
     )
     source_lambda: float = Field(default=0.1, description="Weight of the redundancy between sources.")
     max_sources: int | None = Field(default=None, description="Most sources that are combined; None for no limit.")
@@ -223,7 +264,8 @@ class GradRerankPostprocessor(PromptMixin, BaseNodePostprocessor):
         return kept
 
     def _rank(self, query: str, pool: NodePool, use: Mapping[str, Any]) -> list[RankedNode]:
-        silent: dict[str, Any] = {name: [] for name in use["weights"] or ()}  # a source may find nothing
+        named = (*(use["weights"] or ()), *(use["per_source"] or ()))
+        silent: dict[str, Any] = {name: [] for name in named}  # a source may find nothing
         if pool.is_empty:  # nothing to load a model for
             result = RerankResult(query, (), (), dropped=pool.dropped)
         else:
@@ -347,7 +389,7 @@ class GradRerankPostprocessor(PromptMixin, BaseNodePostprocessor):
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
         """A copy with settings of its own that shares models, handlers and other objects."""
-        return self.model_copy(update={"weights": copy.copy(self.weights)})
+        return self.model_copy(update={name: copy.copy(getattr(self, name)) for name in ("weights", "per_source")})
 
     def __getstate__(self) -> dict[Any, Any]:
         """Configuration only; a ready model is refused, and handlers of callbacks stay behind."""

@@ -23,6 +23,7 @@ from gradrerank.adapting import (
     fetch_all,
     merged_pool,
 )
+from gradrerank.context.limits import check_per_source
 from gradrerank.errors import InvalidArgumentError
 from gradrerank.fetching import run_in_thread
 from gradrerank.sources.pool import reciprocal_rank
@@ -181,6 +182,7 @@ class MultiSourceRetriever(BaseRetriever):
         if given is not None and weights is not None:
             raise InvalidArgumentError("weights are given to the retriever and to its postprocessor; give them once")
         check_weights(given, list(self.sources))
+        check_per_source(None if self.postprocessor is None else self.postprocessor.per_source, list(self.sources))
         return check_weights(weights, list(self.sources))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> MultiSourceRetriever:

@@ -173,6 +173,9 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         (["--top-n", "0"], ("top_n", "0")),
         (["--min-score", "nan"], ("min_score", "nan")),
         (["--max-document-tokens", "2"], ("max_document_tokens", "2")),
+        (["--token-budget", "0"], ("token_budget", "0")),
+        (["--selection", "best"], ("selection", "'best'")),
+        (["--order", "random"], ("order", "'random'")),
         (["--device", "toaster"], ("device 'toaster'",)),
         (["--dtype", "int8"], ("dtype", "'int8'")),
     ],
@@ -368,3 +371,24 @@ def test_the_demo_ranks_both_needed_documents_on_top() -> None:
     # The first run on a machine shows a bar of the one-off conversion; nothing else is ever there.
     rest = [part for part in done.stderr.replace("\r", "\n").split("\n") if part.strip()]
     assert all("Converting and de-quantizing" in part for part in rest), done.stderr
+
+
+def test_the_context_alone_within_a_budget(notes: str, model: str) -> None:
+    arguments = ["--source", notes, "--model", model, "--token-budget", "40", "--order", "edges"]
+    printed = rank(*arguments, "--context")
+    result = json.loads(rank(*arguments, "--json").stdout)
+    assert printed.exit_code == 0 and printed.stdout == "\n\n".join(d["text"] for d in result["documents"]) + "\n"
+    assert 0 < result["context_tokens"] <= 40 and {d["reason"] for d in result["dropped"]} == {"token_budget"}
+    assert "tokens kept" in rank(*arguments).stdout
+
+
+def test_limits_by_source_and_compression_reach_the_library(notes: str, model: str) -> None:
+    arguments = ["--source", notes, "--model", model, "--json", "--compress", "--selection", "knapsack"]
+    result = json.loads(rank(*arguments, "--per-source", "notes=:2").stdout)
+    assert {"per_source", "selection"} >= {d["reason"] for d in result["dropped"]} != set()
+    assert len(json.loads(rank(*arguments, "--per-source", "notes=1:").stdout)["documents"]) >= 1
+
+
+@pytest.mark.parametrize("value", ["notes", "=3", "notes=", "notes=x", "notes=-1", "notes=1:2:3", "notes=3:2", "no=1"])
+def test_a_limit_that_cannot_be_meant_is_refused(notes: str, model: str, value: str) -> None:
+    assert_refused(rank("--source", notes, "--model", model, "--per-source", value), "per", "source")

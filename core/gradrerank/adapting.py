@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from gradrerank.calibration import ScoreCalibration
 from gradrerank.documents import Document, Provenance, copied
 from gradrerank.errors import InvalidArgumentError, InvalidTypeError
 from gradrerank.fetching import (
@@ -53,6 +54,7 @@ __all__ = [
     "fetch_all",
     "merged_pool",
     "occurrences_of",
+    "original_text",
     "run_blocking",
     "run_in_thread",
     "source_names",
@@ -78,6 +80,8 @@ def check_setting(name: str, value: Any) -> Any:
         # A compressor or postprocessor does not know the sources, so weights by position say nothing.
         raise InvalidArgumentError(f"weights must map source names to numbers, got {value!r}")
     try:
+        if name == "calibration" and isinstance(value, Mapping):
+            value = ScoreCalibration.from_dict(value)
         return getattr(Settings(**{name: value}), name)
     except InvalidTypeError as error:
         raise InvalidArgumentError(str(error)) from error
@@ -263,6 +267,28 @@ def occurrences_of(
             metadata=document.metadata if metadata is None else metadata,
         )
         yield name, Occurrence(item, own, recorded["ranks"][name], own_metadata=metadata is None)
+
+
+def original_text(record: Any, text: str, excerpts: Sequence[tuple[int, int]]) -> dict[str, Any]:
+    """What a record keeps of a text that is handed back shorter than it came, in plain types.
+
+    Args:
+        record: The record that an earlier step wrote, or anything else.
+        text: The caller's text.
+        excerpts: The characters of it that are kept; none where all of it is.
+
+    Returns:
+        ``original``, the whole text as it came into the first step that compressed it, and ``excerpts``,
+        the ranges of it that are kept, where it was this step; nothing where nothing was left out.
+
+    Example:
+        >>> original_text(None, "One. Two!", [(0, 4)])
+        {'original': 'One. Two!', 'excerpts': [[0, 4]]}
+    """
+    earlier = record.get("original") if isinstance(record, Mapping) else None
+    if isinstance(earlier, str):
+        return {"original": earlier}
+    return {"original": text, "excerpts": [list(each) for each in excerpts]} if excerpts else {}
 
 
 def merged_pool(sources: Mapping[str, Sequence[Document]], weights: Weights | None = None) -> Pool:

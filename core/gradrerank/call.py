@@ -11,9 +11,11 @@ from gradrerank.scorers.base import Scores
 from gradrerank.stopwatch import Stopwatch
 
 if TYPE_CHECKING:
+    from gradrerank.context.limits import Bounds
     from gradrerank.documents import Document, DroppedDocument
     from gradrerank.lm.prompt import DocumentTokens
     from gradrerank.sources.combination import ChosenSources
+    from gradrerank.sources.contribution import Agreement, Contribution
     from gradrerank.sources.pool import Pool
     from gradrerank.targets import Target
 
@@ -27,12 +29,15 @@ class Call:
         sources: Documents by source name, checked.
         reference: The answer given by the caller, or None.
         weights: Weights of the sources between 0 and 1, or None.
+        per_source: Least and most documents that are kept of a source, by its name.
         pool: Candidates and what was dropped so far.
         selected: Names of the sources that are read, in the order of choice.
         chosen: The choice among the sources, or None where none was made.
         documents: The candidates as the model reads them.
         goal: The text whose loss is read.
         scores: Utilities of the candidates that were read.
+        contributions: What each source contributed, by name.
+        agreement: How far the sources agree, or None where that was not asked for.
         unread: Candidates that were cut before the model read them.
         watch: Seconds by stage.
         tokens: Tokens through the model by stage.
@@ -42,12 +47,15 @@ class Call:
     sources: Mapping[str, Sequence[Document]]
     reference: str | None
     weights: Mapping[str, float] | None = None
+    per_source: Mapping[str, Bounds] = field(default_factory=dict)
     pool: Pool = field(init=False)
     selected: Sequence[str] = ()
     chosen: ChosenSources | None = None
     documents: Sequence[DocumentTokens] = ()
     goal: Target = field(init=False)
     scores: Scores = field(default_factory=lambda: Scores(()))
+    contributions: Mapping[str, Contribution] = field(default_factory=dict)
+    agreement: Agreement | None = None
     unread: tuple[DroppedDocument, ...] = ()
     watch: Stopwatch = field(default_factory=Stopwatch)
     tokens: Counter[str] = field(default_factory=Counter)

@@ -94,8 +94,25 @@ def rank(
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps; the CPU when left out.")] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16, ...")] = None,
     max_document_tokens: Annotated[int | None, typer.Option(help="Tokens of a document that are read.")] = None,
+    token_budget: Annotated[
+        int | None, typer.Option(help="Most tokens that the kept documents take, by the model's tokenizer.")
+    ] = None,
+    selection: Annotated[
+        str, typer.Option(help="Which documents are kept: order, knapsack, coverage or mmr.")
+    ] = "order",
+    per_source: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=MOST", help="Most documents of a source, or LEAST:MOST, or LEAST:; repeat it for each source."
+        ),
+    ] = None,
+    order: Annotated[str, typer.Option(help="How they are arranged: score, edges or source.")] = "score",
+    compress: Annotated[bool, typer.Option("--compress", help="Keep only the sentences that help.")] = False,
     all_sources: Annotated[bool, typer.Option("--all-sources", help="Keep all sources, choose none.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole result as JSON.")] = False,
+    as_context: Annotated[
+        bool, typer.Option("--context", help="Print only the kept documents, as one text for a prompt.")
+    ] = False,
 ) -> None:
     """Rank the documents of files by their utility: positive helps, negative hurts, near zero is ignored."""
     call: dict[str, Any] = {
@@ -105,12 +122,30 @@ def rank(
         "target": target or ("query" if reference is None else "reference"),
         "max_document_tokens": max_document_tokens,
         "select_sources": not all_sources,
+        "token_budget": token_budget,
+        "selection": selection,
+        "order": order,
+        "compress": compress,
     }
     with _errors_on_one_line(), _own_warnings_only():
+        call["per_source"] = _bounds(per_source)
         _check_early(query, call, reference, device)
         sources = read_named_files(source)
         result = _ranked(query, sources, model, {"device": device, "dtype": dtype}, {**call, "reference": reference})
-        _show(result, as_json=as_json)
+        _show(result, as_json=as_json, as_context=as_context)
+
+
+def _bounds(per_source: Sequence[str] | None) -> dict[str, Any] | None:
+    """``NAME=MOST`` or ``NAME=LEAST:MOST``, where either number of a pair may be left out, as the setting."""
+    bounds: dict[str, Any] = {}
+    for text in per_source or ():
+        name, _, value = text.rpartition("=")
+        least, colon, most = value.rpartition(":")
+        numbers = [least or "0", most or None if colon else most]
+        if not name or name in bounds or not all(n is None or n.isdecimal() for n in numbers):
+            raise InvalidArgumentError(f"--per-source must be NAME=MOST or NAME=LEAST:MOST, once a name, got {text!r}")
+        bounds[name] = tuple(None if n is None else int(n) for n in numbers)
+    return bounds or None
 
 
 def _check_early(query: str, call: Mapping[str, Any], reference: str | None, device: str | None) -> None:
@@ -149,13 +184,16 @@ def _may_download(model: str | None) -> bool:
     return any(package_folder(name) is None for name in _EMBEDDED)
 
 
-def _show(result: RerankResult, *, as_json: bool = False) -> None:
+def _show(result: RerankResult, *, as_json: bool = False, as_context: bool = False) -> None:
     if as_json:
         # ASCII, so that every terminal and pipe takes it, lone surrogates included.
         print(json.dumps(result.to_dict(), indent=2, default=str))
         return
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")  # a document may hold what the terminal cannot show
+    if as_context:
+        print(result.context())
+        return
     Console(highlight=False, emoji=False, markup=False).print(render_result(result))
 
 

@@ -40,6 +40,9 @@ DROPPED: dict[str, str] = {
     "max_candidates": "never read, beyond max_candidates",
     "min_score": "below min_score",
     "top_n": "beyond top_n",
+    "per_source": "beyond per_source",
+    "token_budget": "beyond token_budget",
+    "selection": "not wanted by the selection",
 }
 
 
@@ -122,7 +125,7 @@ class _Passage:
             self.head.append(f" ({name})" if title else name, style="cyan")
         if document.truncated:
             self.head.append(" read in part" if self.head else "read in part", style="yellow")
-        self.text = one_line(document.text[:_SNIPPET])
+        self.text = one_line(document.excerpt[:_SNIPPET])
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         """Fit it into the width of the cell."""
@@ -194,12 +197,18 @@ def _sources(result: RerankResult) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
     table.add_column("source", no_wrap=True, overflow="ellipsis", max_width=36)
     table.add_column("choice", no_wrap=True)
-    for name in ("gain", "documents", "kept"):
+    credited = any(s.utility is not None for s in result.sources)
+    for name in ("gain", *(("utility", "share") if credited else ()), "documents", "kept"):
         table.add_column(name, justify="right", no_wrap=True)
+    largest = max(abs(s.utility or 0.0) for s in result.sources)
     for s in result.sources:
         choice = Text("chosen", style="green") if s.selected else Text("left out", style="red")
-        gain = "-" if s.gain is None else f"{s.gain:+.3f}"
-        table.add_row(Text(one_line(s.name)), choice, gain, str(s.n_documents), str(s.n_kept))
+        cells: list[str | Text] = ["-" if s.gain is None else f"{s.gain:+.3f}"]
+        if credited:
+            utility = s.utility
+            cells.append("-" if utility is None else Text(signed(utility, largest), style=_style(utility)))
+            cells.append("-" if s.share is None else f"{s.share:.0%}")
+        table.add_row(Text(one_line(s.name)), choice, *cells, str(s.n_documents), str(s.n_kept))
     return table
 
 
@@ -213,4 +222,6 @@ def _cost(result: RerankResult) -> str:
     tokens = f"{sum(result.tokens.values())} tokens through the model"
     if result.tokens:
         tokens += f" ({', '.join(f'{name} {count}' for name, count in result.tokens.items())})"
+    if result.context_tokens is not None:
+        tokens += f", {result.context_tokens} tokens kept"
     return f"{tokens}, {result.timings['total']:.1f} s"

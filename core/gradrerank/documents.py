@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -20,7 +20,20 @@ if TYPE_CHECKING:
 
     from gradrerank.explaining import Explanation
 
-DropReason = Literal["blank", "docs_per_source", "source_not_selected", "max_candidates", "min_score", "top_n"]
+DropReason = Literal[
+    "blank",
+    "docs_per_source",
+    "source_not_selected",
+    "max_candidates",
+    "min_score",
+    "top_n",
+    "per_source",
+    "token_budget",
+    "selection",
+]
+
+# Stands between two documents in a prompt.
+DOCUMENT_SEPARATOR = "\n\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +89,20 @@ def _plain_score(score: Any) -> float | None:
     return plain
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderedDocument(Document):
+    """A document whose text a framework rendered around the caller's own, for instance behind metadata.
+
+    Args:
+        own: The characters ``(start, end)`` of the text that are the caller's own; only these are cut by
+            ``compress``.
+        render: The caller's own text, or an excerpt of it, as it will stand in the prompt.
+    """
+
+    own: tuple[int, int]
+    render: Callable[[str], str]
+
+
 @dataclass(frozen=True, slots=True)
 class Provenance:
     """One occurrence of a document: where it was found, and as what.
@@ -121,12 +148,14 @@ class RankedDocument:
         metadata: A copy of the metadata of the occurrence with the best rank.
         score: Signed utility: positive helps, negative hurts, near zero is ignored. For the
             scorers of this package its unit is nats of the target's loss.
-        rank: Place in the result, from 1.
+        rank: Place by score among the documents of the result, from 1.
         provenance: Every occurrence, best rank first.
         truncated: Whether the model read only part of the text.
         kept: The characters ``(start, end)`` of the text that the model read.
         spans: Utility of the pieces of the text, where the scorer looked inside the document.
         scores: The score of every stage by name, for instance ``{"gates": 0.31}``.
+        excerpts: With ``compress``, the characters ``(start, end)`` of the text that are kept, in order;
+            empty where all of it is.
     """
 
     text: str
@@ -140,6 +169,17 @@ class RankedDocument:
     kept: tuple[int, int] = (0, 0)
     spans: tuple[SpanUtility, ...] = ()
     scores: Mapping[str, float] = field(default_factory=dict)
+    excerpts: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def excerpt(self) -> str:
+        """The text to put into the prompt: the kept sentences, with a space between them, or all of it.
+
+        Example:
+            >>> RankedDocument("One. Two! Six!", None, None, {}, 0.1, 1, (), excerpts=((0, 4), (10, 14))).excerpt
+            'One. Six!'
+        """
+        return cut_out(self.text, self.excerpts)
 
     @property
     def sources(self) -> dict[str, Provenance]:
@@ -164,8 +204,9 @@ class DroppedDocument:
         document: The document as the caller passed it (its first occurrence).
         provenance: Every occurrence, best rank first.
         reason: ``"blank"`` (nothing to read), ``"docs_per_source"`` (beyond the top m of its
-            source), ``"source_not_selected"``, ``"max_candidates"`` (never read), ``"min_score"`` or
-            ``"top_n"``.
+            source), ``"source_not_selected"``, ``"max_candidates"`` (never read), ``"min_score"``,
+            ``"top_n"``, ``"per_source"`` (a source that found it is at its limit), ``"token_budget"`` (longer
+            than what was left) or ``"selection"`` (there was room, and the selection did not want it).
         score: Its signed utility, where it was scored.
     """
 
@@ -187,6 +228,11 @@ class SourceReport:
         relevance: cos(query, source), or None when no choice was made.
         n_documents: How many documents it handed over, blank ones included.
         n_kept: How many documents of the final ranking it found.
+        utility: The utility of all its documents that were scored, kept or not; a document that several
+            sources found is shared equally, so the sources add up to all documents. None where none was scored.
+        share: Its share of all positive utility, between 0 and 1; None where no document of it was scored.
+        agreement: With ``source_agreement``, by name of another source the cosine of what both say of the
+            target's words: 1 where they help and hurt the same ones, -1 where one hurts what the other helps.
     """
 
     name: str
@@ -195,17 +241,22 @@ class SourceReport:
     relevance: float | None
     n_documents: int
     n_kept: int
+    utility: float | None = None
+    share: float | None = None
+    agreement: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RerankResult:
     """A ranking, and everything that was decided on the way to it.
 
-    It is also a read-only sequence of its documents: ``len(result)``, ``result[0]``, iteration.
+    It is also a read-only sequence of its documents: ``len(result)``, ``result[0]``, iteration. They stand
+    in the order of the setting ``order``, which is best first unless another was asked for; their ``rank``
+    is always the place by score.
 
     Args:
         query: The query.
-        documents: The ranked documents, best first.
+        documents: The ranked documents, in the order in which they belong into the prompt.
         sources: One report for each source: chosen ones in the order of choice, then the others.
         dropped: Documents that are not in the ranking, with the reason.
         timings: Seconds by stage; ``"total"`` covers them all.
@@ -214,6 +265,8 @@ class RerankResult:
         target: Kind of target: ``"query"``, ``"draft"`` or ``"reference"``.
         target_text: The text whose loss was read.
         details: What else the scorer has to say, for instance ``{"loss": 2.1}``.
+        context_tokens: With ``token_budget`` or ``token_counter``, the tokens that the documents take in
+            the prompt; else None.
 
     Example:
         >>> result = RerankResult("q", (), ())
@@ -231,13 +284,14 @@ class RerankResult:
     target: str = ""
     target_text: str = ""
     details: Mapping[str, Any] = field(default_factory=dict)
+    context_tokens: int | None = None
 
     def __len__(self) -> int:
         """Number of ranked documents."""
         return len(self.documents)
 
     def __iter__(self) -> Iterator[RankedDocument]:
-        """The ranked documents, best first."""
+        """The ranked documents, in the order of the result."""
         return iter(self.documents)
 
     @overload
@@ -251,12 +305,25 @@ class RerankResult:
     def __repr__(self) -> str:
         """One short line, whatever the documents hold."""
         query = self.query if len(self.query) <= 60 else self.query[:57] + "..."
-        best = f", best={self.documents[0].score:+.4f}" if self.documents else ""
+        best = f", best={max(d.score for d in self.documents):+.4f}" if self.documents else ""
         chosen = [s.name for s in self.sources if s.selected]
         return (
             f"RerankResult({query!r}, {len(self.documents)} documents from {len(chosen)} of {len(self.sources)} "
             f"sources{best}, {len(self.dropped)} dropped)"
         )
+
+    def context(self) -> str:
+        r"""The documents as one text for a prompt, in their order, an empty line between two.
+
+        A title stands above its text as ``Title: ...``; with ``compress`` only the kept sentences are there.
+        It is this text whose tokens ``token_budget`` counts.
+
+        Example:
+            >>> trams = RankedDocument("Trams run hourly.", None, "Trams", {}, 0.1, 1, ())
+            >>> RerankResult("q", (trams,), ()).context()
+            'Title: Trams\nTrams run hourly.'
+        """
+        return DOCUMENT_SEPARATOR.join(placed(d.title, d.excerpt) for d in self.documents)
 
     def _repr_html_(self) -> str:
         """A table shaded by signed utility, for a notebook."""
@@ -304,7 +371,7 @@ class RerankResult:
 
         Returns:
             A dict with the keys query, scorer, target, target_text, documents, sources, dropped,
-            timings, tokens and details.
+            timings, tokens, details and context_tokens.
         """
         return {
             "query": self.query,
@@ -312,7 +379,7 @@ class RerankResult:
             "target": self.target,
             "target_text": self.target_text,
             "documents": [_ranked_dict(d) for d in self.documents],
-            "sources": [_fields(s) for s in self.sources],
+            "sources": [{**_fields(s), "agreement": dict(s.agreement)} for s in self.sources],
             "dropped": [
                 {
                     "document": _fields(d.document),
@@ -325,6 +392,7 @@ class RerankResult:
             "timings": dict(self.timings),
             "tokens": dict(self.tokens),
             "details": dict(self.details),
+            "context_tokens": self.context_tokens,
         }
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -347,6 +415,30 @@ class RerankResult:
         return pandas.DataFrame(rows, columns=columns)
 
 
+def placed(title: str | None, text: str) -> str:
+    r"""A document as it stands in a prompt, without a separator.
+
+    Args:
+        title: The title, or None.
+        text: Its text, or an excerpt.
+
+    Example:
+        >>> placed("Trams", "They run hourly."), placed(None, "They run hourly.")
+        ('Title: Trams\nThey run hourly.', 'They run hourly.')
+    """
+    return f"Title: {title}\n{text}" if title else text
+
+
+def cut_out(text: str, ranges: Sequence[tuple[int, int]]) -> str:
+    """Some ranges of a text with a space between them.
+
+    Args:
+        text: The text.
+        ranges: Characters ``(start, end)``, in order and apart; none stands for the whole text.
+    """
+    return " ".join(text[start:end] for start, end in ranges) if ranges else text
+
+
 def copied(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """A deep copy of metadata, so that writing to a result never reaches the caller's document.
 
@@ -367,7 +459,8 @@ def copied(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 def _fields(item: Any) -> dict[str, Any]:
     """A flat dataclass as a dict; unlike dataclasses.asdict it leaves metadata values alone."""
-    plain = {name: getattr(item, name) for name in item.__dataclass_fields__}
+    kind = Document if isinstance(item, Document) else type(item)  # without what a framework added
+    plain = {name: getattr(item, name) for name in kind.__dataclass_fields__}
     if "metadata" in plain:
         plain["metadata"] = dict(plain["metadata"])
     return plain
@@ -378,5 +471,6 @@ def _ranked_dict(document: RankedDocument) -> dict[str, Any]:
     plain["provenance"] = [_fields(p) for p in document.provenance]
     plain["spans"] = [_fields(s) for s in document.spans]
     plain["kept"] = list(document.kept)
+    plain["excerpts"] = [list(each) for each in document.excerpts]
     plain["scores"] = dict(document.scores)
     return plain

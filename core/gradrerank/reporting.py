@@ -9,24 +9,25 @@ from typing import TYPE_CHECKING
 from gradrerank.documents import DroppedDocument, RankedDocument, SourceReport, SpanUtility, copied
 
 if TYPE_CHECKING:
+    from gradrerank.call import Call
     from gradrerank.context.fusion import FinalScores
     from gradrerank.context.selection import Selection
     from gradrerank.lm.prompt import DocumentTokens
-    from gradrerank.sources.combination import ChosenSources
-    from gradrerank.sources.pool import Candidate, Pool
+    from gradrerank.selecting import Context
+    from gradrerank.sources.pool import Candidate
 
 
 def ranked_documents(
-    selection: Selection,
+    context: Context,
     candidates: Sequence[Candidate],
     documents: Sequence[DocumentTokens],
     final: FinalScores,
     spans: Sequence[Sequence[SpanUtility]],
 ) -> tuple[RankedDocument, ...]:
-    """The documents that are kept, best first.
+    """The documents that are kept, in the order in which they will stand.
 
     Args:
-        selection: Which of the n candidates are kept.
+        context: Which of the n candidates are kept, of which text how much, and in which order.
         candidates: n candidates.
         documents: The same n as the model read them.
         final: Their final scores.
@@ -35,6 +36,7 @@ def ranked_documents(
     Returns:
         Ranked documents with copies of the caller's metadata.
     """
+    ranks = {i: rank for rank, i in enumerate(context.selection.kept, start=1)}
     return tuple(
         RankedDocument(
             text=candidates[i].text,
@@ -42,14 +44,15 @@ def ranked_documents(
             title=candidates[i].title,
             metadata=copied(candidates[i].document.metadata),
             score=final.scores[i],
-            rank=rank,
+            rank=ranks[i],
             provenance=candidates[i].provenance,
             truncated=documents[i].truncated,
             kept=documents[i].kept,
             spans=tuple(spans[i]) if spans else (),
             scores=final.stages[i],
+            excerpts=tuple(context.excerpts[i]),
         )
-        for rank, i in enumerate(selection.kept, start=1)
+        for i in context.arranged
     )
 
 
@@ -64,25 +67,29 @@ def cut_documents(
 
 
 def source_reports(
-    pool: Pool, selected: Sequence[str], chosen: ChosenSources | None, ranked: Sequence[RankedDocument]
+    call: Call, selected: Sequence[str], ranked: Sequence[RankedDocument]
 ) -> tuple[SourceReport, ...]:
     """One report for each source: chosen ones in the order of choice, then the others by name.
 
     Args:
-        pool: What the sources handed over.
-        selected: Names of the sources whose documents were read.
-        chosen: The choice among them, or None where none was made.
+        call: The query with what its sources handed over, the choice among them, and what they contributed.
+        selected: Names of the sources that were chosen.
         ranked: The final ranking.
     """
     found = Counter(name for document in ranked for name in document.sources)
+    chosen, credit, n_documents = call.chosen, call.contributions, call.pool.n_documents
+    cosines = call.agreement.cosines if call.agreement else {}
     return tuple(
         SourceReport(
             name=name,
             selected=name in selected,
             gain=None if chosen is None else chosen.gains.get(name),
             relevance=None if chosen is None else chosen.relevance.get(name),
-            n_documents=pool.n_documents[name],
+            n_documents=n_documents[name],
             n_kept=found[name],
+            utility=credit[name].utility if name in credit else None,
+            share=credit[name].share if name in credit else None,
+            agreement=cosines.get(name, {}),
         )
-        for name in [*selected, *(n for n in pool.n_documents if n not in selected)]
+        for name in [*selected, *(n for n in n_documents if n not in selected)]
     )

@@ -10,13 +10,16 @@ from __future__ import annotations
 import copy
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gradrerank.calibration import ScoreCalibration
 from gradrerank.call import Call
 from gradrerank.citing import Citations, Citing, check_answer, cite_answer, citing_scorer
-from gradrerank.context.fusion import final_scores
-from gradrerank.context.selection import rank_and_cut
+from gradrerank.context.choosing import Chooser
+from gradrerank.context.fusion import final_scores, with_probabilities
+from gradrerank.context.limits import PerSource, check_per_source
+from gradrerank.context.prompt_tokens import TokenCounter
 from gradrerank.documents import RerankResult
 from gradrerank.errors import InvalidArgumentError, InvalidTypeError, NoSignalWarning, TruncationWarning
 from gradrerank.gate_path import GatePath, gate_path
@@ -26,8 +29,9 @@ from gradrerank.lm.loading import load_generator
 from gradrerank.reporting import cut_documents, ranked_documents, source_reports
 from gradrerank.scorers import Scorer, Scores, as_scorer
 from gradrerank.scoring import score_calls
+from gradrerank.selecting import select_documents
 from gradrerank.settings import UNSET, Settings
-from gradrerank.sources.combination import choose_sources
+from gradrerank.source_choice import choose_after_scoring, choose_before_reading, credit_sources
 from gradrerank.sources.embedding import as_encoder
 from gradrerank.sources.pool import Candidate, Sources, build_pool, read_sources, read_sources_of_each, restrict
 from gradrerank.sources.weights import Weights, check_weights
@@ -57,6 +61,9 @@ class GradReranker:
         encoder: Sentence encoder for the choice of sources: None for the embedded MiniLM, a name, a
             SentenceTransformer, or a callable from texts to vectors. Not used for a single source.
         select_sources: Whether to choose which sources to combine; False keeps all.
+        source_choice: What sources are chosen by: ``"embedding"``, ``"gradient"`` or ``"both"``; see
+            :mod:`gradrerank.source_choice`.
+        source_agreement: Whether to compare what sources say of each word of the target.
         source_lambda: Weight of the redundancy between sources in f(A).
         max_sources: Most sources that are combined.
         docs_per_source: Documents that each source hands over at most.
@@ -64,7 +71,18 @@ class GradReranker:
         max_candidates: Candidates that the model reads at first, best by retrieval order, and more as
             long as it pays (:func:`gradrerank.scoring.score_as_far_as_it_pays`); None reads all.
         top_n: Most documents in the ranking; None ranks all.
-        min_score: Least signed utility of a ranked document, itself included.
+        min_score: Least signed utility of a ranked document, itself included; with ``calibration`` its least
+            probability.
+        calibration: What :meth:`calibrate_scores` gave, for probabilities of being worth reading.
+        token_budget: Most tokens that the kept documents take in the prompt; None for no limit.
+        token_counter: Number of tokens of a text by your own LLM's tokenizer: ``(text) -> int``.
+        selection: Which documents are kept: ``"order"``, ``"knapsack"``, ``"coverage"``, ``"mmr"``, or an
+            object with ``name`` and ``choose``.
+        mmr_lambda: Weight of the score in ``"mmr"``, between 0 and 1.
+        per_source: For a source the most documents of it, or a pair of the least and the most.
+        order: How kept documents are arranged: ``"score"``, ``"edges"`` or ``"source"``.
+        compress: Whether to keep only those sentences of the kept documents that help. These seven are
+            told in full in :class:`~gradrerank.settings.Settings`.
         device: Where a named model is placed; None is the CPU.
         dtype: Floating-point type of a named model; None is float32 on the CPU.
         batch_size: Documents that are read together.
@@ -105,6 +123,8 @@ class GradReranker:
         target: str = "query",
         encoder: Any = None,
         select_sources: bool = True,
+        source_choice: str = "embedding",
+        source_agreement: bool = False,
         source_lambda: float = 0.1,
         max_sources: int | None = None,
         docs_per_source: int | None = None,
@@ -112,6 +132,14 @@ class GradReranker:
         max_candidates: int | None = None,
         top_n: int | None = None,
         min_score: float | None = None,
+        calibration: ScoreCalibration | None = None,
+        token_budget: int | None = None,
+        token_counter: TokenCounter | None = None,
+        selection: str | Chooser = "order",
+        mmr_lambda: float = 0.7,
+        per_source: PerSource | None = None,
+        order: str = "score",
+        compress: bool = False,
         device: str | torch.device | None = None,
         dtype: str | torch.dtype | None = None,
         batch_size: int | None = None,
@@ -127,22 +155,8 @@ class GradReranker:
         store: DocumentStore | None = None,
         show_progress: bool | None = False,
     ) -> None:
-        self.settings = Settings(
-            scorer=scorer,
-            target=target,
-            select_sources=select_sources,
-            source_lambda=source_lambda,
-            max_sources=max_sources,
-            docs_per_source=docs_per_source,
-            weights=weights,
-            max_candidates=max_candidates,
-            top_n=top_n,
-            min_score=min_score,
-            max_document_tokens=max_document_tokens,
-            draft_writer=draft_writer,
-            draft_documents=draft_documents,
-            draft_tokens=draft_tokens,
-        )
+        arguments = locals()
+        self.settings = Settings(**{name: arguments[name] for name in Settings.names()})
         self.encoder = as_encoder(encoder, device=str(device or "cpu") if encoder is None else None)
         options: dict[str, Any] = {
             "texts": prompt,
@@ -183,8 +197,8 @@ class GradReranker:
             **settings: Any other field of :class:`~gradrerank.settings.Settings`.
 
         Returns:
-            The ranking; nothing that was passed is changed, and every document that was passed is
-            either ranked or listed in ``dropped`` with the reason.
+            The ranking, arranged by ``order``; nothing that was passed is changed, and every document that
+            was passed is either ranked or listed in ``dropped`` with the reason.
 
         Raises:
             InvalidArgumentError: When an argument cannot be used; the message names it.
@@ -345,9 +359,44 @@ class GradReranker:
         tokens = self._read(pool.candidates, use)
         return index_documents(self.generator.reader, [d.ids for d in tokens], progress=progress)
 
+    def calibrate_scores(
+        self,
+        queries: Sequence[str],
+        sources: Sources | Sequence[Sources],
+        gold: Sequence[Collection[str]],
+        *,
+        method: str = "isotonic",
+        references: Sequence[str | None] | None = None,
+        **settings: Any,
+    ) -> ScoreCalibration:
+        """Learn from questions with known gold documents how likely a score is worth reading.
+
+        Pass what it gives as ``calibration`` to a reranker or a call; this one stays as it is.
+
+        Args:
+            queries: n queries.
+            sources: As for :meth:`rerank_batch`.
+            gold: For each query the ids, or the texts, of the documents worth reading.
+            method: ``"isotonic"`` or ``"platt"``; see :mod:`gradrerank.calibration`.
+            references: n answers for ``target="reference"``.
+            **settings: As for :meth:`rerank`; take those that you will rank with.
+
+        Returns:
+            The calibration, for this scorer, target and model.
+
+        Raises:
+            InvalidArgumentError: When numbers differ, or all documents are gold or none is.
+            InvalidTypeError: When queries, or the gold of a query, is a str.
+        """
+        given = {**settings, "calibration": None, "min_score": None}
+        results = self.rerank_batch(queries, sources, references=references, **given)
+        return ScoreCalibration.fit(results, gold, method=method)
+
     def _run(self, calls: Sequence[Call], use: Settings) -> list[RerankResult]:
         """The pipeline, in the order of the method."""
         active = as_scorer(use.scorer)
+        if use.calibration is not None:
+            use.calibration.check_fits(active.name, use.target)
         for call in calls:
             check_reference(use.target, call.reference)
             with call.watch.stage("pool"):
@@ -355,10 +404,14 @@ class GradReranker:
         filled = [call for call in calls if call.pool.candidates]
         for call in filled:
             with call.watch.stage("sources"):
-                self._choose_sources(call, use)
+                choose_before_reading(call, use, self.encoder)
             with call.watch.stage("target"):
                 self._read_target(call, use)
         score_calls(filled, active, use, self.generator)
+        for call in filled:
+            with call.watch.stage("sources"):
+                credit_sources(call, use, self.generator)
+                choose_after_scoring(call, use, active.name)
         return [self._result(call, active.name, use) for call in calls]
 
     def _prepared(self, query: str, sources: Sources, reference: str | None, use: Settings) -> Call:
@@ -367,26 +420,17 @@ class GradReranker:
         check_reference(use.target, reference)
         self._pool(call, use)
         if call.pool.candidates:
-            self._choose_sources(call, use)
+            choose_before_reading(call, use, self.encoder)
             self._read_target(call, use)
         return call
 
     def _pool(self, call: Call, use: Settings) -> None:
         """All sources become one pool of candidates."""
         call.weights = weights = check_weights(use.weights, list(call.sources))
+        call.per_source = check_per_source(use.per_source, list(call.sources)) or {}
         pool = build_pool(call.sources, docs_per_source=use.docs_per_source, weights=weights)
         call.selected = [n for n, found in pool.sources.items() if found and (weights is None or weights[n] > 0)]
         call.pool = restrict(pool, call.selected)
-
-    def _choose_sources(self, call: Call, use: Settings) -> None:
-        """The combination of sources that maximises f(A), where there is something to choose."""
-        if not use.select_sources or len(call.selected) < 2:
-            return
-        sources = {name: call.pool.sources[name] for name in call.selected}
-        limits = (use.source_lambda, use.max_sources)
-        call.chosen = choose_sources(call.query, sources, self.encoder, source_lambda=limits[0], max_sources=limits[1])
-        call.selected = call.chosen.names
-        call.pool = restrict(call.pool, call.selected)
 
     def _read_target(self, call: Call, use: Settings) -> None:
         """Documents as tokens, and the text whose loss is read behind them."""
@@ -421,24 +465,26 @@ class GradReranker:
     def _result(self, call: Call, scorer: str, use: Settings) -> RerankResult:
         """Rank, cut and report."""
         if not call.pool.candidates:
-            return _nothing_to_rank(call, scorer, use.target)
+            return _nothing_to_rank(call, scorer, use)
         with call.watch.stage("select"):
             candidates, scores = call.pool.candidates, call.scores
             final = final_scores(scores, candidates, call.weights, len(call.goal.continuation.target), scorer)
-            selection = rank_and_cut(final.scores, top_n=use.top_n, min_score=use.min_score)
-            ranked = ranked_documents(selection, candidates, call.documents, final, scores.spans)
+            final = with_probabilities(final, use.calibration)
+            context = select_documents(call, final.scores, use, self.generator, self.encoder)
+            ranked = ranked_documents(context, candidates, call.documents, final, scores.spans)
         _warn_without_signal(scores, scorer)
         return RerankResult(
             query=call.query,
             documents=ranked,
-            sources=source_reports(call.pool, call.selected, call.chosen, ranked),
-            dropped=call.pool.dropped + call.unread + cut_documents(selection, candidates, final),
+            sources=source_reports(call, call.selected, ranked),
+            dropped=call.pool.dropped + call.unread + cut_documents(context.selection, candidates, final),
             timings=call.watch.seconds(),
             tokens=dict(call.tokens),
             scorer=scorer,
             target=call.goal.kind,
             target_text=call.goal.text,
-            details=dict(scores.details),
+            details={**scores.details, **_volume(call)},
+            context_tokens=context.tokens,
         )
 
     def _use(self, **given: Any) -> Settings:
@@ -481,15 +527,21 @@ def _name(candidate: Candidate) -> str:
     return candidate.document.id or candidate.text[:40]
 
 
-def _nothing_to_rank(call: Call, scorer: str, target: str) -> RerankResult:
+def _volume(call: Call) -> dict[str, float]:
+    """The Gram volume of the sources, where it was asked for and there are two of them."""
+    return {} if call.agreement is None or call.agreement.volume is None else {"source_volume": call.agreement.volume}
+
+
+def _nothing_to_rank(call: Call, scorer: str, use: Settings) -> RerankResult:
     return RerankResult(
         query=call.query,
         documents=(),
-        sources=source_reports(call.pool, (), None, ()),
+        sources=source_reports(call, (), ()),
         dropped=call.pool.dropped,
         timings=call.watch.seconds(),
         scorer=scorer,
-        target=target,
+        target=use.target,
+        context_tokens=0 if use.counts_tokens else None,
     )
 
 

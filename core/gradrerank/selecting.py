@@ -73,8 +73,7 @@ def select_documents(
     excerpts = _excerpts(call, documents, generator) if use.compress else [()] * len(documents)
     texts = [_as_placed(documents[i], excerpts[i]) for i in ranked.kept]
     homes = [call.pool.candidates[i].sources[0] for i in ranked.kept]
-    counts = use.token_budget is not None or use.token_counter is not None
-    tokens = prompt_tokens(texts, use.token_counter, generator) if counts else None
+    tokens = prompt_tokens(texts, use.token_counter, generator) if use.counts_tokens else None
 
     def together(kept: Sequence[int], limit: int | None = None) -> int:
         return 0 if tokens is None else tokens.together(arrange(kept, use.order, homes), limit)
@@ -99,7 +98,7 @@ def select_documents(
         selection=Selection(tuple(ranked.kept[k] for k in choice.kept), (*left_out, *ranked.dropped)),
         arranged=tuple(ranked.kept[k] for k in arrange(choice.kept, use.order, homes)),
         excerpts=excerpts,
-        tokens=together(choice.kept) if counts else None,
+        tokens=together(choice.kept) if use.counts_tokens else None,
     )
 
 

@@ -154,4 +154,3 @@ def _checked(answer: Any, n: int, name: str) -> list[int]:
     if wrong or len(set(places)) < len(places):
         raise ScoringError(f"selection {name!r} must choose each of {n} places at most once, got {places}")
     return places
-

@@ -26,9 +26,9 @@ def helpful_ranges(document: Document, spans: Sequence[SpanUtility]) -> tuple[Ra
         out, or where there is nothing to go by.
 
     Example:
-        >>> spans = [SpanUtility(0, 4, 0.1), SpanUtility(4, 9, -0.2), SpanUtility(9, 13, 0.3)]
+        >>> spans = [SpanUtility(0, 5, 0.1), SpanUtility(5, 10, -0.2), SpanUtility(10, 14, 0.3)]
         >>> helpful_ranges(Document("One. Two! Six!"), spans)
-        ((0, 4), (9, 13))
+        ((0, 4), (10, 14))
     """
     start, end = document.own if isinstance(document, RenderedDocument) else (0, len(document.text))
     own = [SpanUtility(max(s.start, start), min(s.end, end), s.score) for s in spans]

@@ -114,7 +114,7 @@ def greedy(job: ChoiceJob, utilities: Matrix, *, per_token: bool) -> list[int]:
 
 
 def _chances(utilities: Matrix) -> tuple[Matrix, Matrix]:
-    """m [T], and the chances [T, n] that a document does not explain a token."""
+    """The m_t, shape [T], and the chances [T, n] that a document does not explain a token."""
     largest = utilities.max(axis=1, initial=0.0)
     share = utilities / np.where(largest > 0, largest, 1.0)[:, None]
     return largest, 1.0 - CERTAINTY * share
