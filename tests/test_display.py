@@ -108,6 +108,21 @@ def test_no_choice_among_sources_shows_no_gain() -> None:
     assert ["timetable", "chosen", "-", "1", "1"] in [r.split() for r in text.splitlines()]
 
 
+def test_what_each_source_contributed_is_shown_where_it_is_known() -> None:
+    sources = (
+        SourceReport("timetable", True, 0.5, 0.5, 3, 2, utility=1.5, share=0.75),
+        SourceReport("forum", False, -0.125, 0.1, 4, 0, utility=-0.25, share=0.0),
+        SourceReport("news", False, 0.0, 0.1, 4, 0),
+    )
+    rows = [r.split() for r in shown(result_of(ranked(), sources=sources)).splitlines()]
+    assert ["source", "choice", "gain", "utility", "share", "documents", "kept"] in rows
+    assert ["timetable", "chosen", "+0.500", "+1.500", "75%", "3", "2"] in rows
+    assert ["forum", "left", "out", "-0.125", "-0.250", "0%", "4", "0"] in rows
+    assert ["news", "left", "out", "+0.000", "-", "-", "4", "0"] in rows
+    narrow = shown(result_of(ranked(), sources=sources), width=64)
+    assert "75%" in narrow and "+1.500" in narrow
+
+
 def test_C26_a_document_that_was_read_in_part_says_so() -> None:
     assert "Ferry (f1) read in part" in shown(result_of(ranked(truncated=True)))
     assert "read in part" not in shown(result_of(ranked()))
