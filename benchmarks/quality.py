@@ -13,6 +13,7 @@ The first configuration is the one that the others are compared with. How to wri
 from __future__ import annotations
 
 import argparse
+import copy
 import functools
 import json
 import time
@@ -59,7 +60,7 @@ def main(argv: Sequence[str] | None = None, reranker: GradReranker | None = None
         console.print("Configurations: " + ", ".join(known_names()))
         return
     start = time.perf_counter()
-    made = functools.cache(lambda: reranker or _reranker(options))
+    made = functools.cache(lambda: _reranker(options, reranker))
     encoder = reranker.encoder if reranker else SentenceEncoder(device=options.device or "cpu")
     reports = []
     for path in options.data:
@@ -103,17 +104,14 @@ def _truths(made: Callable[[], GradReranker]) -> dict[str, Any]:
     return {"loo caches": parse("ablation", made), "loo prompt": parse("native-leave-one-out", made)}
 
 
-def _reranker(options: argparse.Namespace) -> GradReranker:
-    return GradReranker(
-        options.model,
-        target=options.target,
-        select_sources=options.select_sources,
-        max_document_tokens=options.max_document_tokens,
-        cache_folder=options.cache_folder,
-        device=options.device,
-        dtype=options.dtype,
-        **_prompt(options.prompt),
-    )
+def _reranker(options: argparse.Namespace, base: GradReranker | None) -> GradReranker:
+    settings = {name: getattr(options, name) for name in ("target", "select_sources", "max_document_tokens")}
+    if base is not None:
+        twin = copy.copy(base)
+        twin.settings = base.settings.override(**settings)
+        return twin
+    place = {name: getattr(options, name) for name in ("cache_folder", "device", "dtype")}
+    return GradReranker(options.model, **settings, **place, **_prompt(options.prompt))
 
 
 def _prompt(text: str) -> dict[str, Any]:

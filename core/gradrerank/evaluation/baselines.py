@@ -51,6 +51,8 @@ def shortest_first(task: Task) -> list[float]:
 def bm25(task: Task) -> list[float]:
     """BM25 of bm25s over the candidates alone, with its own defaults and English stop words."""
     bm25s = need("bm25s")
+    if not task.documents:
+        return []
     quiet: dict[str, Any] = {"stopwords": "en", "show_progress": False}
     corpus = bm25s.tokenize([full_text(d) for d in task.documents], **quiet)
     query = bm25s.tokenize([task.query], return_ids=False, **quiet)[0]

@@ -49,8 +49,6 @@ def read_beir(
     documents = _read_corpus(corpus, {i for ids in found.values() for i in ids})
     yielded = 0
     for where, _, row in json_lines(queries):
-        if limit is not None and yielded >= limit:
-            return
         name = needed(where, row, "_id", str)
         if name not in found:
             continue
@@ -62,6 +60,8 @@ def read_beir(
         text, names = needed(where, row, "text", str), ("corpus",) * len(candidates)
         yield Question(name, text, answers, candidates, names, relevant[name], name)
         yielded += 1
+        if yielded == limit:
+            return
 
 
 def _read_qrels(path: Where) -> dict[str, dict[str, int]]:

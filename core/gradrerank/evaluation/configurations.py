@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from gradrerank.evaluation.questions import Task
 
 if TYPE_CHECKING:
     from gradrerank.documents import Document
+    from gradrerank.lm.fingerprint import Fingerprint
     from gradrerank.lm.generator import Generator
     from gradrerank.reranker import GradReranker
     from gradrerank.scorers import Scorer
@@ -31,7 +33,9 @@ class Ranked:
     """A ranking and what it cost.
 
     Args:
-        scores: Score by id of document, best first. Documents that are not in it were not kept.
+        scores: Score by id of document, best first: the order is that of the mapping, which differs from
+            that of the scores where a ranking weighs more than them. Documents that are not in it were not
+            kept.
         tokens: Tokens that passed through the language model, by stage; those of the documents only
             where they were not in the store yet.
         seconds: Time to rank, with the documents in the store where there is one.
@@ -93,19 +97,15 @@ def checked(found: Ranked, task: Task, name: str) -> Ranked:
         name: The configuration's name, for the message.
 
     Raises:
-        ScoringError: When it is no ranking, holds an unknown document or a score that is not finite, or
-            is not ordered by its scores.
+        ScoringError: When it is no ranking, or holds an unknown document or a score that is not finite.
     """
     if not isinstance(found, Ranked):
         raise ScoringError(f"configuration {name!r} must return Ranked, got {type(found).__name__}")
     unknown = set(found.scores) - set(task.ids)
     if unknown:
         raise ScoringError(f"configuration {name!r} ranked the unknown document {min(unknown)!r}")
-    values = list(found.scores.values())
-    if not all(math.isfinite(value) for value in values):
+    if not all(math.isfinite(value) for value in found.scores.values()):
         raise ScoringError(f"configuration {name!r} gave a score that is not finite: {dict(found.scores)}")
-    if values != sorted(values, reverse=True):
-        raise ScoringError(f"configuration {name!r} must list its scores best first, got {dict(found.scores)}")
     return found
 
 
@@ -219,22 +219,19 @@ def add_up(task: Task, weights: Sequence[float], rankings: Sequence[Ranked]) -> 
     return ranked(task, totals, tokens=tokens, **times)
 
 
+# One for each generator, since reading every byte of the weights takes a while.
+_fingerprints: weakref.WeakKeyDictionary[Generator, Fingerprint] = weakref.WeakKeyDictionary()
+
+
 def model_name(reranker: GradReranker) -> str:
     """Names the model's weights and the words of its prompt, the same in every process."""
-    return _generator_name(reranker.generator)
+    from gradrerank.lm.fingerprint import Fingerprint
 
-
-_NAMES: dict[int, tuple[Generator, str]] = {}
-
-
-def _generator_name(generator: Generator) -> str:
-    if id(generator) not in _NAMES:
-        from gradrerank.lm.fingerprint import Fingerprint
-
-        layout = generator.layout
-        words = [repr(layout.texts), list(layout.prefix), list(layout.tail), generator.limit]
-        _NAMES[id(generator)] = (generator, key_of(Fingerprint(generator.plain, lasting=True).current(), words))
-    return _NAMES[id(generator)][1]
+    generator, layout = reranker.generator, reranker.generator.layout
+    if generator not in _fingerprints:
+        _fingerprints[generator] = Fingerprint(generator.plain, lasting=True)
+    words = [repr(layout.texts), list(layout.prefix), list(layout.tail), generator.limit]
+    return key_of(_fingerprints[generator].current(), words)
 
 
 def _retrieved(task: Task, function: Baseline) -> dict[str, list[Document]]:

@@ -14,6 +14,7 @@ fit the model's context are cut to one length, the largest that fits, so that no
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -254,5 +255,6 @@ def native(
         return ranked(task, scores, tokens=dict(prompt.tokens), seconds=time.perf_counter() - start)
 
     reads = [use.target, use.max_document_tokens, repr(use.drafting)]
-    identity = key_of(method, options, reads, model_name(reranker))
+    defaults = {p.name: p.default for p in list(inspect.signature(METHODS[method]).parameters.values())[1:]}
+    identity = key_of(method, defaults | options, reads, model_name(reranker))
     return Configuration(name, rank, identity, with_reference=use.target == "reference")

@@ -113,13 +113,13 @@ def read_questions(path: str | os.PathLike[str], limit: int | None = None) -> It
     check_optional_count("limit", limit)
     seen: dict[str, int] = {}
     for where, number, row in json_lines(path):
-        if limit is not None and len(seen) >= limit:
-            return
         question = _question(where, row)
         if question.id in seen:
             raise InvalidArgumentError(f"{where}: the id {question.id!r} stands in line {seen[question.id]} too")
         seen[question.id] = number
         yield question
+        if len(seen) == limit:
+            return
 
 
 def json_lines(path: str | os.PathLike[str]) -> Iterator[tuple[str, int, dict[str, Any]]]:
