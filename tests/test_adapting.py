@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import tiny
 
-from gradrerank import Document, GradReranker, PromptTexts
+from gradrerank import Document, GradReranker, PromptTexts, ScoreCalibration
 from gradrerank.adapting import (
     LazyReranker,
     Occurrence,
@@ -358,6 +358,15 @@ def test_check_setting_gives_plain_numbers_and_one_kind_of_error() -> None:
     assert type(check_setting("min_score", np.float32(0.5))) is float
     with pytest.raises(InvalidArgumentError, match="select_sources"):
         check_setting("select_sources", "yes")
+
+
+def test_check_setting_takes_a_calibration_as_it_is_and_as_dumps_hold_it() -> None:
+    curve = ScoreCalibration(method="platt", scorer="gates", target="query", coefficients=(1.0, 0.5, -1.0))
+    assert check_setting("calibration", curve) is curve
+    assert check_setting("calibration", json.loads(json.dumps(curve.to_dict()))) == curve
+    for wrong in ({"method": "platt"}, "platt", 3):
+        with pytest.raises(InvalidArgumentError, match="calibration"):
+            check_setting("calibration", wrong)
 
 
 @pytest.mark.parametrize("sources", [{}, [], None, "wiki", {"": 1}, {" ": 1}, {1: 1}])

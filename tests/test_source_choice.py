@@ -156,6 +156,13 @@ def test_both_is_within_its_guarantee_of_the_best_combination(relevance: list[fl
     subsets = [s for size in (1, 2, 3) for s in itertools.combinations(range(3), size)]
     best = max(map(value, subsets))
     assert value(map(names.index, found.names)) >= (1 - 1 / math.e) * best - 1e-9 or best < 0
+    # A chosen source's gain is what it added to f(A) alone.
+    chosen_so_far: list[int] = []
+    for name in found.names:
+        before = combination_value(np.array(relevance), similarity, chosen_so_far, 0.1)
+        chosen_so_far.append(names.index(name))
+        after = combination_value(np.array(relevance), similarity, chosen_so_far, 0.1)
+        assert found.gains[name] == pytest.approx(after - before, abs=1e-9)
     assert list(found.gains) == names
 
 

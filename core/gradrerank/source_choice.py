@@ -125,14 +125,14 @@ def best_by_both(
         max_sources: How many at most; None for no limit.
 
     Returns:
-        The choice, with the gains in f(A) plus shares.
+        The choice; its gains are those in f(A) alone, in the order of this choice.
     """
     names = list(chosen.relevance)
     total = math.fsum(abs(utilities.get(name, 0.0)) for name in names)
     shares = [utilities.get(name, 0.0) / total if total else 0.0 for name in names]
     worth = np.array(list(chosen.relevance.values())) + np.array(shares)
     best = combine_greedily(worth, chosen.similarity, source_lambda=source_lambda, max_sources=max_sources)
-    gains = dict(zip(names, best.gains, strict=True))
+    gains = {name: gain - share for name, gain, share in zip(names, best.gains, shares, strict=True)}
     return replace(chosen, names=tuple(names[i] for i in best.chosen), gains=gains)
 
 
