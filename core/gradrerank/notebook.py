@@ -38,6 +38,7 @@ _CELL = (
 )
 _HEAD = "padding:4px 6px;text-align:left;vertical-align:bottom;font-weight:bold;background:#fff"
 _QUIET = "color:#555"
+_NUMBER = "color:#444;user-select:none;unicode-bidi:isolate"
 
 
 class Mark(NamedTuple):
@@ -243,7 +244,7 @@ def _shaded(text: str, utility: float, largest: float) -> str:
         return safe(text)
     at = text.index(core)
     line = f"solid rgb{HELPS}" if utility > 0 else f"dotted rgb{HURTS}"
-    number = f'<small style="color:#444;user-select:none">&nbsp;{signed(utility, largest)}</small>'
+    number = f'<small dir="ltr" style="{_NUMBER}">&nbsp;{signed(utility, largest)}</small>'
     return (
         f'{safe(text[:at])}<span title="{signed(utility, largest)}" style="{shade(utility, largest)};'
         f'border-bottom:2px {line}">{safe(core)}</span>{number if share >= _TOLD else ""}{safe(text[at + len(core) :])}'
@@ -260,13 +261,17 @@ def _sources(sources: Sequence[SourceReport]) -> str:
         row = [_isolated(s.name), "chosen" if s.selected else "left out"]
         row += [_measure(name, getattr(s, name, None), largest) for name in measured]
         rows.append([*row, str(s.n_documents), str(s.n_kept)])
-    columns = [
-        ("source", ""),
-        ("choice", "5.5em"),
-        *((n, "9em" if n == "agreement" else "6em") for n in measured),
-        ("documents", "6em"),
-        ("kept", "4em"),
-    ]
+    widths = {
+        "choice": "5em",
+        "gain": "5em",
+        "relevance": "6.5em",
+        "share": "5em",
+        "agreement": "8em",
+        "utility": "5.5em",
+        "kept": "4em",
+    }
+    names = ["choice", *measured, "documents", "kept"]
+    columns = [("source", ""), *((name, widths.get(name, "7.5em")) for name in names)]
     return _table(*columns, rows=rows)
 
 

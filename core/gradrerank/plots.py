@@ -185,7 +185,7 @@ def plot_agreement(result: RerankResult, other: RerankResult, *, ax: Axes | None
     plain(ax.set_xlabel(f"{_scorer(other)}: utility (nats)"))
     plain(ax.set_ylabel(f"{_scorer(result)}: utility (nats)"))
     rho = _spearman(x, y)
-    told = "undefined, all scores of one are equal" if rho is None else f"{rho:.2f}"
+    told = "undefined, all scores of one are equal" if rho is None else f"{round(rho, 2) + 0.0:.2f}"
     return _titled(ax, result.query, f"Spearman {told}, {len(common)} documents, numbered by rank")
 
 

@@ -102,7 +102,8 @@ def label_ticks(
     axis: Axis, places: Sequence[float], labels: Sequence[str], *, size: float, rotation: float = 0
 ) -> None:
     """Put labels at places of an axis, without tick marks."""
-    axis.set_ticks(list(places), labels=list(labels))
+    # A tick takes its text from here at every drawing, so it is made drawable here.
+    axis.set_ticks(list(places), labels=[_drawable(label) for label in labels])
     axis.set_tick_params(length=0, labelsize=size)
     for tick in axis.get_ticklabels():
         plain(tick)
