@@ -118,3 +118,17 @@ def test_the_choice_is_the_same_in_whatever_order_sources_and_documents_come(
     assert len(one) > 0
     assert [d.text for d in one] == [d.text for d in other]
     assert {(d.document.text, d.reason) for d in one.dropped} == {(d.document.text, d.reason) for d in other.dropped}
+
+
+@pytest.mark.parametrize("options", [{"target": "reference"}, {"max_candidates": 3}, {"source_choice": "gradient"}])
+def test_coverage_and_compression_go_with_the_other_settings(reranker: GradReranker, options: dict[str, Any]) -> None:
+    sources, queries = {"a": DOCUMENTS[:3], "b": DOCUMENTS[3:]}, [QUERY, "Who wrote the book?"]
+    settings: dict[str, Any] = {"selection": "coverage", "compress": True, "top_n": 2, "token_budget": 50, **options}
+    answers = ["At nine.", "Nobody."] if options.get("target") else [None, None]
+    own = GradReranker(reranker.generator, encoder=lambda texts: np.ones((len(texts), 2)))
+    alone = [own.rerank(q, sources, reference=a, **settings) for q, a in zip(queries, answers, strict=True)]
+    together = own.rerank_batch(queries, sources, references=answers, **settings)
+    for one, other in zip(alone, together, strict=True):
+        assert 0 < len(one) <= 2 and 0 < one.context_tokens <= 50
+        assert [(d.text, d.excerpts) for d in one] == [(d.text, d.excerpts) for d in other]
+        assert len(one) + len(one.dropped) == len(DOCUMENTS)

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gradrerank.calibration import ScoreCalibration
+    from gradrerank.citing import Citation, Citations
+    from gradrerank.context.choosing import ChoiceJob, Chooser
     from gradrerank.documents import (
         Document,
         DroppedDocument,
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
         SourceReport,
         SpanUtility,
     )
+    from gradrerank.explaining import Explanation, SentenceUtility
+    from gradrerank.gate_path import GatePath
     from gradrerank.lm.disk_store import DiskStore
     from gradrerank.lm.generator import Generator
     from gradrerank.lm.kv_store import DocumentStore
@@ -44,16 +48,23 @@ if TYPE_CHECKING:
         SurrogateScorer,
     )
     from gradrerank.sources.embedding import SentenceEncoder
+    from gradrerank.token_map import TokenMap
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "AblationScorer": "scorers",
     "AttentionScorer": "scorers",
+    "ChoiceJob": "context.choosing",
+    "Chooser": "context.choosing",
+    "Citation": "citing",
+    "Citations": "citing",
     "DiskStore": "lm.disk_store",
     "Document": "documents",
     "DocumentStore": "lm.kv_store",
     "DroppedDocument": "documents",
+    "Explanation": "explaining",
+    "GatePath": "gate_path",
     "GatesScorer": "scorers",
     "Generator": "lm.generator",
     "GradReranker": "reranker",
@@ -69,19 +80,27 @@ _HOMES = {
     "Scores": "scorers",
     "ScoringJob": "scorers",
     "SentenceEncoder": "sources.embedding",
+    "SentenceUtility": "explaining",
     "SourceReport": "documents",
     "SpanUtility": "documents",
     "SurrogateScorer": "scorers",
+    "TokenMap": "token_map",
     "load_generator": "lm.loading",
 }
 
 __all__ = [
     "AblationScorer",
     "AttentionScorer",
+    "ChoiceJob",
+    "Chooser",
+    "Citation",
+    "Citations",
     "DiskStore",
     "Document",
     "DocumentStore",
     "DroppedDocument",
+    "Explanation",
+    "GatePath",
     "GatesScorer",
     "Generator",
     "GradReranker",
@@ -97,9 +116,11 @@ __all__ = [
     "Scores",
     "ScoringJob",
     "SentenceEncoder",
+    "SentenceUtility",
     "SourceReport",
     "SpanUtility",
     "SurrogateScorer",
+    "TokenMap",
     "load_generator",
 ]
 

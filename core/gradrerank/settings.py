@@ -71,7 +71,7 @@ class Settings:
             is left is passed over, never cut. None for no limit. How all these rules work together is told in
             :mod:`gradrerank.selecting`.
         token_counter: Number of tokens of a text by the tokenizer of the caller's own LLM, a callable
-            ``(text) -> int``; None takes the scoring model's tokenizer.
+            ``(text) -> int``, asked once or twice for every document; None takes the scoring model's tokenizer.
         selection: Which documents are kept where not all can be: ``"order"`` (best first),
             ``"knapsack"`` (most utility for the tokens), ``"coverage"`` (documents that help different words
             of the target), ``"mmr"`` (documents that do not resemble each other), or an object with ``name``
