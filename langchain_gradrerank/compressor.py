@@ -81,7 +81,8 @@ class GradRerankCompressor(BaseDocumentCompressor):
             ``"source"`` (grouped by source).
         compress: Whether ``page_content`` keeps only those sentences that help; the whole text is then in
             ``metadata["gradrerank"]["original"]``.
-        scorer: ``"gates"``, ``"mixture"``, ``"ablation"``, or an object with ``name`` and ``score``.
+        scorer: ``"gates"``, another name in :data:`gradrerank.scorers.SCORERS`, or an object with ``name``
+            and ``score``.
         target: The text whose loss is read: ``"query"``, or ``"draft"``, an answer that ``llm``, or
             else the scoring model, writes first.
         llm: Any LangChain LLM, chat model, or runnable from a str to a str or message.

@@ -115,7 +115,8 @@ class GradRerankPostprocessor(PromptMixin, BaseNodePostprocessor):
         "gradrerank['original'].",
     )
     scorer: Any = Field(
-        default="gates", description="'gates', 'mixture', 'ablation', or an object with name and score."
+        default="gates",
+        description="'gates', another name in gradrerank.scorers.SCORERS, or an object with name and score.",
     )
     target: str = Field(
         default="query",

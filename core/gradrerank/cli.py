@@ -80,7 +80,9 @@ def rank(
     ],
     top_n: Annotated[int | None, typer.Option(help="Most documents in the ranking; all when left out.")] = None,
     min_score: Annotated[float | None, typer.Option(help="Least utility of a ranked document.")] = None,
-    scorer: Annotated[str, typer.Option(help="gates, iterated, mixture or ablation.")] = "gates",
+    scorer: Annotated[
+        str, typer.Option(help="gates, iterated, likelihood, attention, surrogate, mixture or ablation.")
+    ] = "gates",
     target: Annotated[
         str | None,
         typer.Option(

@@ -66,9 +66,7 @@ def cut_documents(
     )
 
 
-def source_reports(
-    call: Call, selected: Sequence[str], ranked: Sequence[RankedDocument]
-) -> tuple[SourceReport, ...]:
+def source_reports(call: Call, selected: Sequence[str], ranked: Sequence[RankedDocument]) -> tuple[SourceReport, ...]:
     """One report for each source: chosen ones in the order of choice, then the others by name.
 
     Args:

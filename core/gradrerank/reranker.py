@@ -54,7 +54,8 @@ class GradReranker:
     Args:
         model: The frozen causal LM: None for the embedded SmolLM2-135M-Instruct, a hub name or folder,
             a ``(model, tokenizer)`` pair that is left exactly as it is, or a ``Generator``.
-        scorer: ``"gates"`` (gradient in attention gates), ``"mixture"`` (the paper's soft token),
+        scorer: ``"gates"`` (gradient in attention gates), ``"iterated"`` (the same at the best set of
+            ``top_n``, found by iteration), ``"mixture"`` (the paper's soft token),
             ``"ablation"`` (exact leave-one-out), ``"attention"`` (ICR), ``"surrogate"`` (a sparse fit to
             random ablations), or an object with ``name`` and ``score``.
         target: Text whose loss is read: ``"query"``, ``"draft"`` or ``"reference"``.
