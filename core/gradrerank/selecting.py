@@ -72,34 +72,51 @@ def select_documents(
     documents = [candidate.document for candidate in call.pool.candidates]
     excerpts = _excerpts(call, documents, generator) if use.compress else [()] * len(documents)
     texts = [_as_placed(documents[i], excerpts[i]) for i in ranked.kept]
-    homes = [call.pool.candidates[i].sources[0] for i in ranked.kept]
-    tokens = prompt_tokens(texts, use.token_counter, generator) if use.counts_tokens else None
-
-    def together(kept: Sequence[int], limit: int | None = None) -> int:
-        return 0 if tokens is None else tokens.together(arrange(kept, use.order, homes), limit)
-
-    sources = [call.pool.candidates[i].sources for i in ranked.kept]
-    limits = Limits(sources, use.top_n, call.per_source, use.token_budget, together)
-    costs = [0 if tokens is None or use.token_budget is None else tokens.alone(k) for k in range(len(texts))]
-    job = ChoiceJob(
-        query=call.query,
-        texts=texts,
-        scores=[scores[i] for i in ranked.kept],
-        sources=sources,
-        costs=costs,
-        slack=0 if tokens is None or use.token_budget is None else tokens.separator,
-        limits=limits,
-        required=limits.floors(),
-        **_on_demand(call, ranked.kept, generator, encoder),
-    )
+    job = _choice_job(call, scores, ranked.kept, texts, use, generator, encoder)
     choice = choose(as_chooser(use.selection, use.mmr_lambda), job)
     left_out = tuple((i, choice.reasons[k]) for k, i in enumerate(ranked.kept) if k in choice.reasons)
     return Context(
         selection=Selection(tuple(ranked.kept[k] for k in choice.kept), (*left_out, *ranked.dropped)),
-        arranged=tuple(ranked.kept[k] for k in arrange(choice.kept, use.order, homes)),
+        arranged=tuple(ranked.kept[k] for k in arrange(choice.kept, use.order, _homes(job.sources))),
         excerpts=excerpts,
-        tokens=together(choice.kept) if use.counts_tokens else None,
+        tokens=job.limits.tokens(choice.kept, None) if use.counts_tokens else None,
     )
+
+
+def _choice_job(
+    call: Call,
+    scores: Sequence[float],
+    ranked: Sequence[int],
+    texts: Sequence[str],
+    use: Settings,
+    generator: Generator,
+    encoder: Encoder,
+) -> ChoiceJob:
+    """The ranking with its bounds."""
+    sources = [call.pool.candidates[i].sources for i in ranked]
+    tokens = prompt_tokens(texts, use.token_counter, generator) if use.counts_tokens else None
+    counted = tokens if use.token_budget is not None else None
+
+    def together(kept: Sequence[int], limit: int | None) -> int:
+        return 0 if tokens is None else tokens.together(arrange(kept, use.order, _homes(sources)), limit)
+
+    limits = Limits(sources, use.top_n, call.per_source, use.token_budget, together)
+    return ChoiceJob(
+        query=call.query,
+        texts=texts,
+        scores=[scores[i] for i in ranked],
+        sources=sources,
+        costs=[0 if counted is None else counted.alone(k) for k in range(len(texts))],
+        slack=0 if counted is None else counted.separator,
+        limits=limits,
+        required=limits.floors(),
+        **_on_demand(call, ranked, generator, encoder),
+    )
+
+
+def _homes(sources: Sequence[Sequence[str]]) -> list[str]:
+    """The source that each document stands with: the one that gave it the best rank."""
+    return [names[0] for names in sources]
 
 
 def _on_demand(call: Call, ranked: Sequence[int], generator: Generator, encoder: Encoder) -> dict[str, Any]:

@@ -83,7 +83,7 @@ class Limits:
         per_source: Least and most documents of a source, by its name.
         token_budget: Most tokens, None for no limit.
         tokens: Tokens of some documents as they will stand in the prompt; the second argument is the
-            number beyond which the exact one does not matter.
+            number beyond which the exact one does not matter, or None.
 
     Example:
         >>> limits = Limits([("web",), ("web",), ("wiki",)], per_source={"web": (0, 1)})
@@ -95,7 +95,7 @@ class Limits:
     top_n: int | None = None
     per_source: Mapping[str, Bounds] = field(default_factory=dict)
     token_budget: int | None = None
-    tokens: Callable[[Sequence[int], int], int] = lambda kept, limit: 0
+    tokens: Callable[[Sequence[int], int | None], int] = lambda kept, limit: 0
 
     def obstacle(self, kept: Sequence[int], index: int) -> DropReason | None:
         """Why a document cannot join those that are kept, or None when it can."""
