@@ -16,6 +16,7 @@ import argparse
 import copy
 import functools
 import json
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
@@ -28,6 +29,7 @@ from rich.console import Console
 from gradrerank import GradReranker, PromptTexts, SentenceEncoder
 from gradrerank.evaluation import (
     Question,
+    Report,
     evaluate,
     known_names,
     parse,
@@ -55,7 +57,8 @@ PROMPTS: dict[str, dict[str, Any]] = {
 def main(argv: Sequence[str] | None = None, reranker: GradReranker | None = None) -> None:
     """Measure and print; ``reranker`` replaces the one that the options describe."""
     options = _parser().parse_args(argv)
-    console = Console(width=options.width)
+    # A file has no width of its own.
+    console = Console(width=options.width or (None if sys.stdout.isatty() else 180))
     if options.list or not options.data:
         console.print("Configurations: " + ", ".join(known_names()))
         return
@@ -78,10 +81,10 @@ def main(argv: Sequence[str] | None = None, reranker: GradReranker | None = None
             answer_tokens=options.answer_tokens,
             truths=_truths(made) if options.leave_one_out else None,
             drops=options.drops,
-            progress=None if options.progress is None else options.progress,
+            progress=options.progress,
         )
         reports.append(report)
-        console.print(report.table(seed=options.seed))
+        _print(console, report, options.seed)
         if options.out:
             save_reports(reports, options.out, settings=_shown(options), seed=options.seed)
     console.print(f"{time.perf_counter() - start:.0f} s" + (f"; written to {options.out}" if options.out else ""))
@@ -97,6 +100,14 @@ def _questions(path: Path, options: argparse.Namespace) -> Iterable[Question]:
     else:
         found = read_questions(path)
     return list(islice(found, options.skip, None if options.questions is None else options.skip + options.questions))
+
+
+def _print(console: Console, report: Report, seed: int) -> None:
+    """As many tables as the width asks for."""
+    longest = max(map(len, report.rows))
+    at_a_time = max(1, (console.width - min(longest, 40) - 4) // 26)
+    for start in range(0, len(report.measures), at_a_time):
+        console.print(report.table(report.measures[start : start + at_a_time], seed=seed))
 
 
 def _truths(made: Callable[[], GradReranker]) -> dict[str, Any]:

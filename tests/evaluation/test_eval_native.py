@@ -66,6 +66,17 @@ def test_upr_reads_the_query_behind_each_document_alone(reranker: GradReranker, 
     assert METHODS["native-upr"](prompt) == pytest.approx(expected, abs=1e-5)
 
 
+def test_upr_with_the_wording_of_its_authors(reranker: GradReranker, questions: list[Question]) -> None:
+    prompt, layout = prompt_of(reranker, questions[0]), reranker.generator.layout
+    instruction = reranker.generator.tokenizer.content(["Please write a question based on this passage."])[0].ids
+    query = reranker.generator.tokenizer.content([questions[0].text])[0].ids
+    asked = Continuation(instruction + layout.tail, query)
+    expected = [-float(direct_losses(reranker, prompt, [i], asked).mean()) for i in range(len(prompt.documents))]
+    assert METHODS["native-upr"](prompt, wording="authors") == pytest.approx(expected, abs=1e-5)
+    with pytest.raises(InvalidArgumentError, match="wording must be"):
+        METHODS["native-upr"](prompt, wording="mine")
+
+
 def test_surrogate_finds_the_documents_that_matter(reranker: GradReranker, questions: list[Question]) -> None:
     # Without a penalty and with all subsets it is least squares on the logits of the target's probability.
     prompt = prompt_of(reranker, questions[0])

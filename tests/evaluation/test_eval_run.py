@@ -196,6 +196,10 @@ def test_questions_without_gold_or_answers_have_fewer_values(reranker: GradReran
     values = report.rows["a"].values
     assert set(values["nDCG@10"]) == set(values["F1"]) == set(values["drop@1"]) == {"q0"}
     assert set(values["tokens"]) == {"q0", "q1"}
+    told = dataclasses.replace(questions[1], gold={})
+    unsure = run([questions[0], told], {"a": Counting()}, reranker=reranker, answers=2, answer_tokens=2)
+    assert set(unsure.rows["gold documents"].values["F1"]) == {"q0"}
+    assert set(unsure.rows["all documents"].values["F1"]) == {"q0", "q1"}
     assert report.estimate("a", "nDCG@10").n == 1 and "n=1" in shown(report)
 
 

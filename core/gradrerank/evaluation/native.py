@@ -32,6 +32,7 @@ from gradrerank.lm.prompt import Continuation, DocumentTokens
 from gradrerank.scorers.lasso import fit_lasso
 from gradrerank.scorers.surrogate import random_masks
 from gradrerank.targets import check_reference, resolve_target
+from gradrerank.validation import check_choice
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -106,9 +107,17 @@ def surrogate(prompt: Ordinary, samples: int = 32, alpha: float = 0.01, seed: in
     return [float(weight) for weight in fit_lasso(masks.astype(np.float64), logits, alpha).weights]
 
 
-def upr(prompt: Ordinary) -> list[float]:
-    """Mean log-likelihood of the query behind each document alone, whatever the target is."""
-    asked = prompt.generator.layout.query_continuation(prompt.query)
+def upr(prompt: Ordinary, wording: str = "own") -> list[float]:
+    """Mean log-likelihood of the query behind each document alone, whatever the target is.
+
+    With ``wording="authors"`` it is the model's answer to the instruction of the UPR paper, else it stands
+    behind the words that this package puts before every query.
+    """
+    layout = prompt.generator.layout
+    asked = layout.query_continuation(prompt.query)
+    if check_choice("wording", wording, ("own", "authors")) == "authors":
+        instruction = prompt.generator.tokenizer.content([_UPR_INSTRUCTION])[0].ids + layout.tail
+        asked = Continuation(instruction, layout.answer_continuation(prompt.query, prompt.query).target)
     return [-float(prompt.losses([i], asked).mean()) for i in range(len(prompt.documents))]
 
 
@@ -224,6 +233,9 @@ def fitting(
         cap += 1
     return generator.layout.documents(pairs, max_tokens=cap)
 
+
+# Sachan et al. 2022, "Improving passage retrieval with zero-shot question generation".
+_UPR_INSTRUCTION = "Please write a question based on this passage."
 
 METHODS: dict[str, Callable[..., list[float]]] = {
     "native-leave-one-out": leave_one_out,

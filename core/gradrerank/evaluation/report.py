@@ -125,10 +125,11 @@ class Report:
         """Write :meth:`to_dict` to a JSON file."""
         save_reports([self], path, seed=seed)
 
-    def table(self, *, seed: int = 0) -> Table:
+    def table(self, measures: Sequence[str] | None = None, *, seed: int = 0) -> Table:
         """A table for the terminal: mean and interval, and below it the difference from the first.
 
         Args:
+            measures: Names of its columns; None shows all measures.
             seed: Seed of the bootstrap.
 
         Returns:
@@ -136,13 +137,15 @@ class Report:
         """
         from rich.table import Table
 
+        columns = self.measures if measures is None else list(measures)
+        rows = [name for name, row in self.rows.items() if set(columns) & set(row.values)]
         title = f"{self.data}: {len(self.groups)} questions; mean [95%]; difference from {self.first} [95%]"
-        table = Table(title=title, show_lines=True)
+        table = Table(title=title.replace("[", r"\["), show_lines=True)
         table.add_column("configuration", overflow="fold")
-        for measure in self.measures:
+        for measure in columns:
             table.add_column({"seconds": "seconds\n(median)", "reading": "reading\n(mean s)"}.get(measure, measure))
-        for name in self.rows:
-            table.add_row(name, *(self._cell(name, measure, seed) for measure in self.measures))
+        for name in rows:
+            table.add_row(name.replace("[", r"\["), *(self._cell(name, measure, seed) for measure in columns))
         return table
 
     def _summary(self, name: str, measure: str, seed: int) -> dict[str, Any]:

@@ -81,12 +81,12 @@ def evaluate(
         raise InvalidArgumentError("answers and drops need reranker=..., whose generator is asked")
     ledger = Ledger(resume)
     answerer = None if reranker is None else Answerer(reranker, ledger, check_count("answer_tokens", answer_tokens))
-    runner = _Runner(
-        ledger, check_count("k", k), answerer, check_optional_count("answers", answers), truths or {}, tuple(drops)
-    )
+    k, answers = check_count("k", k), check_optional_count("answers", answers)
+    bar = _bar(questions, data, progress)
+    runner = _Runner(ledger, k, answerer, answers, truths or {}, tuple(drops), bar.set_postfix_str)
     rows = {name: Row() for name in [*found, *(FIXED if answers is not None else ())]}
     groups: dict[str, str] = {}
-    for question in _with_progress(questions, data, progress):
+    for question in bar:
         if question.id in groups:
             raise InvalidArgumentError(f"questions: the id {question.id!r} occurs twice")
         groups[question.id] = question.group or question.id
@@ -105,6 +105,7 @@ class _Runner:
     answers: int | None
     truths: Mapping[str, Configuration]
     drops: tuple[int, ...]
+    tell: Callable[[str], object]
 
     def measure(
         self, question: Question, configurations: Mapping[str, Configuration]
@@ -113,6 +114,7 @@ class _Runner:
         truths = {name: self.rank(question, truth).scores for name, truth in self.truths.items()}
         found = []
         for name, configuration in configurations.items():
+            self.tell(name)
             ranking = self.rank(question, configuration)
             measures = ranking_measures(ranking.order, question.gold, self.k)
             for truth, scores in truths.items():
@@ -124,7 +126,10 @@ class _Runner:
             found.append((name, measures))
         if self.answerer is not None and self.answers is not None:
             for name, chosen in FIXED.items():
-                found.append((name, self.answerer.quality(question, chosen(question))))
+                self.tell(name)
+                # Without gold evidence there are no gold documents to answer from.
+                known = bool(question.gold) or name != "gold documents"
+                found.append((name, self.answerer.quality(question, chosen(question)) if known else {}))
         return found
 
     def _asked(self, question: Question, order: Sequence[str]) -> dict[str, float]:
@@ -165,10 +170,8 @@ def _seen(task: Task) -> list[Any]:
     return [task.query, task.reference, documents]
 
 
-def _with_progress(questions: Iterable[Question], data: str, progress: bool | None) -> Iterable[Question]:
+def _bar(questions: Iterable[Question], data: str, progress: bool | None) -> Any:
+    """The questions with a progress bar, which names the configuration that is at work."""
     from tqdm.auto import tqdm
 
-    bar: Iterable[Question] = tqdm(
-        questions, desc=data, unit="question", disable=None if progress is None else not progress
-    )
-    return bar
+    return tqdm(questions, desc=data, unit="question", disable=None if progress is None else not progress)
