@@ -100,6 +100,8 @@ class GradRerankCompressor(BaseDocumentCompressor):
         max_sources: Most sources that are combined.
         docs_per_source: Documents that each source hands over at most.
         weights: Trust in each source, by name; sources that are not named have the largest weight.
+        fusion: What retrieval adds to the score: ``"off"``, ``"rrf"`` (ranks) or ``"score"``.
+        fusion_weight: Weight of retrieval beside the utility.
         max_candidates: Documents that the model reads at first, best by fused retrieval order, and more as
             long as it pays; None reads all.
         max_document_tokens: Tokens of a document that are read at most; None reads all.
@@ -107,8 +109,8 @@ class GradRerankCompressor(BaseDocumentCompressor):
         draft_tokens: Most tokens of a draft of the scoring model.
         source_key: Metadata key of the name of a document's source, or of a list of names.
         title_key: Metadata key of the title, which the model reads above the text; None for no titles.
-        score_key: Metadata key of the retrieval score, which is handed on and decides nothing; None
-            for none.
+        score_key: Metadata key of the retrieval score, which is handed on and read by ``fusion="score"`` only;
+            None for none.
 
     Raises:
         ValidationError: When a value cannot be used; the message names the field.
@@ -147,6 +149,8 @@ class GradRerankCompressor(BaseDocumentCompressor):
     max_sources: int | None = None
     docs_per_source: int | None = None
     weights: dict[str, float] | None = None
+    fusion: str = "off"
+    fusion_weight: float = 1.0
     max_candidates: int | None = None
     max_document_tokens: int | None = None
     draft_documents: int = 5

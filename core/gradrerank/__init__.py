@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from gradrerank.scorers import (
         AblationScorer,
         AttentionScorer,
+        CombinedScorer,
         GatesScorer,
         IteratedGatesScorer,
         LikelihoodScorer,
@@ -59,6 +60,7 @@ _HOMES = {
     "Chooser": "context.choosing",
     "Citation": "citing",
     "Citations": "citing",
+    "CombinedScorer": "scorers",
     "DiskStore": "lm.disk_store",
     "Document": "documents",
     "DocumentStore": "lm.kv_store",
@@ -95,6 +97,7 @@ __all__ = [
     "Chooser",
     "Citation",
     "Citations",
+    "CombinedScorer",
     "DiskStore",
     "Document",
     "DocumentStore",

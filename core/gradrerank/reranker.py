@@ -69,6 +69,8 @@ class GradReranker:
         max_sources: Most sources that are combined.
         docs_per_source: Documents that each source hands over at most.
         weights: Trust in each source, by name or in the order of the sources; None trusts all alike.
+        fusion: What retrieval adds to the score: ``"off"``, ``"rrf"`` or ``"score"``.
+        fusion_weight: Weight of retrieval beside the utility.
         max_candidates: Candidates that the model reads at first, best by retrieval order, and more as
             long as it pays (:func:`gradrerank.scoring.score_as_far_as_it_pays`); None reads all.
         top_n: Most documents in the ranking; None ranks all.
@@ -130,6 +132,8 @@ class GradReranker:
         max_sources: int | None = None,
         docs_per_source: int | None = None,
         weights: Weights | None = None,
+        fusion: str = "off",
+        fusion_weight: float = 1.0,
         max_candidates: int | None = None,
         top_n: int | None = None,
         min_score: float | None = None,
@@ -469,7 +473,7 @@ class GradReranker:
             return _nothing_to_rank(call, scorer, use)
         with call.watch.stage("select"):
             candidates, scores = call.pool.candidates, call.scores
-            final = final_scores(scores, candidates, call.weights, len(call.goal.continuation.target), scorer)
+            final = final_scores(call, use, scorer)
             final = with_probabilities(final, use.calibration)
             context = select_documents(call, final.scores, use, self.generator, self.encoder)
             ranked = ranked_documents(context, candidates, call.documents, final, scores.spans)

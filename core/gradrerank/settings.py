@@ -13,6 +13,7 @@ from gradrerank.context.choosing import Chooser
 from gradrerank.context.limits import PerSource, check_per_source
 from gradrerank.context.ordering import ORDERS
 from gradrerank.context.prompt_tokens import TokenCounter
+from gradrerank.context.retrieval import FUSIONS
 from gradrerank.errors import InvalidArgumentError, InvalidTypeError
 from gradrerank.scorers import Scorer, as_scorer
 from gradrerank.source_choice import SOURCE_CHOICES
@@ -58,6 +59,10 @@ class Settings:
         docs_per_source: Documents that each source hands over at most, None for all.
         weights: Trust in each source, by name or in the order of the sources; see
             :mod:`gradrerank.sources.weights`. None trusts all alike.
+        fusion: What retrieval adds to the score: ``"off"``, ``"rrf"`` (by the ranks in each source) or ``"score"``
+            (by their scores, those of a source that disagrees with the model fading); see
+            :mod:`gradrerank.context.retrieval`.
+        fusion_weight: Weight of retrieval beside the utility, from 0; 1 counts both alike.
         max_candidates: Candidates that the model reads at first, best by fused retrieval order, and more
             as long as it pays; see :func:`gradrerank.scoring.score_as_far_as_it_pays`. None reads all.
         top_n: Most documents in the ranking, None for all.
@@ -109,6 +114,8 @@ class Settings:
     max_sources: int | None = None
     docs_per_source: int | None = None
     weights: Weights | None = None
+    fusion: str = "off"
+    fusion_weight: float = 1.0
     max_candidates: int | None = None
     top_n: int | None = None
     min_score: float | None = None
@@ -131,6 +138,7 @@ class Settings:
         check_choice("target", self.target, TARGETS)
         as_chooser(self.selection)
         check_choice("order", self.order, ORDERS)
+        check_choice("fusion", self.fusion, FUSIONS)
         check_choice("source_choice", self.source_choice, SOURCE_CHOICES)
         for name in ("select_sources", "source_agreement", "compress"):
             if not isinstance(getattr(self, name), bool):
@@ -141,6 +149,7 @@ class Settings:
         check_weights(self.weights)
         checked = {
             "source_lambda": check_number("source_lambda", self.source_lambda, minimum=0.0),
+            "fusion_weight": check_number("fusion_weight", self.fusion_weight, minimum=0.0),
             "min_score": check_optional_number("min_score", self.min_score),
             "mmr_lambda": check_number("mmr_lambda", self.mmr_lambda, minimum=0.0),
             "per_source": check_per_source(self.per_source),

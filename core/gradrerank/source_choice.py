@@ -91,7 +91,7 @@ def choose_after_scoring(call: Call, use: Settings, scorer: str) -> None:
         call.chosen = best_by_both(call.chosen, utilities, use.source_lambda, use.max_sources)
         names = call.chosen.names
     call.selected = _with_floors(call, names)
-    _keep(call, scorer)
+    _keep(call, use, scorer)
 
 
 def best_by_utility(utilities: Mapping[str, float], max_sources: int | None = None) -> tuple[str, ...]:
@@ -147,11 +147,11 @@ def _with_floors(call: Call, names: Sequence[str]) -> list[str]:
     return [*names, *floors]
 
 
-def _keep(call: Call, scorer: str) -> None:
+def _keep(call: Call, use: Settings, scorer: str) -> None:
     """Drop the scored candidates that no selected source found."""
     candidates, selected = call.pool.candidates, frozenset(call.selected)
     kept = [i for i, c in enumerate(candidates) if not selected.isdisjoint(c.sources)]
-    final = final_scores(call.scores, candidates, call.weights, len(call.goal.continuation.target), scorer)
+    final = final_scores(call, use, scorer)
     left_out = tuple(
         DroppedDocument(c.document, c.provenance, "source_not_selected", final.scores[i])
         for i, c in enumerate(candidates)
@@ -160,4 +160,5 @@ def _keep(call: Call, scorer: str) -> None:
     call.pool = replace(call.pool, candidates=tuple(candidates[i] for i in kept), dropped=call.pool.dropped + left_out)
     call.documents = [call.documents[i] for i in kept]
     spans = [call.scores.spans[i] for i in kept] if call.scores.spans else ()
-    call.scores = Scores([call.scores.utilities[i] for i in kept], spans, call.scores.details)
+    stages = [call.scores.stages[i] for i in kept] if call.scores.stages else ()
+    call.scores = Scores([call.scores.utilities[i] for i in kept], spans, call.scores.details, stages)

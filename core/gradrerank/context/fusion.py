@@ -6,13 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from gradrerank.context.retrieval import retrieval_evidence
 from gradrerank.scorers.checking import settle_near_ties
 from gradrerank.sources.weights import log_prior
 
 if TYPE_CHECKING:
     from gradrerank.calibration import ScoreCalibration
-    from gradrerank.scorers.base import Scores
-    from gradrerank.sources.pool import Candidate
+    from gradrerank.call import Call
+    from gradrerank.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,33 +31,39 @@ class FinalScores:
     stages: Sequence[Mapping[str, float]]
 
 
-def final_scores(
-    scores: Scores,
-    candidates: Sequence[Candidate],
-    weights: Mapping[str, float] | None,
-    n_target: int,
-    scorer: str,
-) -> FinalScores:
-    """Add the prior of the sources to the utilities (see :mod:`gradrerank.sources.weights`).
+def final_scores(call: Call, use: Settings, scorer: str) -> FinalScores:
+    """Add what is known besides the utilities: the prior of the sources and what retrieval said.
+
+    The prior is told in :mod:`gradrerank.sources.weights`, the evidence of retrieval in
+    :mod:`gradrerank.context.retrieval`. The evidence e, which has no unit, is given that of the
+    utilities u:
+
+        score = u + log(w) / T + fusion_weight * sd(u) * e
 
     Args:
-        scores: Utilities of n documents in nats of the target's mean loss.
-        candidates: The n documents with the sources that found them.
-        weights: Weights of the sources between 0 and 1, or None.
-        n_target: Number of tokens T of the target.
-        scorer: Name of the stage that gave the utilities.
+        call: The query with its candidates and their utilities in nats of the target's mean loss.
+        use: The settings.
+        scorer: Name of the scorer, for the stages.
 
     Returns:
         The final scores.
     """
-    if weights is None:
-        return FinalScores(settle_near_ties(scores.utilities), [{scorer: value} for value in scores.utilities])
-    priors = [log_prior(candidate.sources, weights) / n_target for candidate in candidates]
-    pairs = list(zip(scores.utilities, priors, strict=True))
-    return FinalScores(
-        settle_near_ties([utility + prior for utility, prior in pairs]),
-        [{scorer: utility, "prior": prior} for utility, prior in pairs],
-    )
+    candidates, utilities = call.pool.candidates, call.scores.utilities
+    stages: list[dict[str, float]] = [{scorer: utility} for utility in utilities]
+    for stage, parts in zip(stages, call.scores.stages, strict=bool(call.scores.stages)):
+        stage.update(parts)
+    added = {}
+    if call.weights is not None:
+        n_target = len(call.goal.continuation.target)
+        added["prior"] = [log_prior(candidate.sources, call.weights) / n_target for candidate in candidates]
+    if use.fusion != "off":
+        evidence = retrieval_evidence(use.fusion, candidates, utilities, call.weights)
+        added["retrieval"] = (use.fusion_weight * float(np.std(utilities)) * evidence).tolist()
+    for name, values in added.items():
+        for stage, value in zip(stages, values, strict=True):
+            stage[name] = value
+    totals = [sum(parts) for parts in zip(utilities, *added.values(), strict=True)]
+    return FinalScores(settle_near_ties(totals), stages)
 
 
 def with_probabilities(final: FinalScores, calibration: ScoreCalibration | None) -> FinalScores:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from gradrerank.errors import InvalidTypeError
 from gradrerank.scorers.ablation import AblationScorer
 from gradrerank.scorers.attention import AttentionScorer
 from gradrerank.scorers.base import BatchScorer, Scorer, Scores, ScoringJob
+from gradrerank.scorers.combined import CombinedScorer
 from gradrerank.scorers.gates import GatesScorer
 from gradrerank.scorers.iterated import IteratedGatesScorer
 from gradrerank.scorers.likelihood import LikelihoodScorer
@@ -30,6 +32,7 @@ __all__ = [
     "AblationScorer",
     "AttentionScorer",
     "BatchScorer",
+    "CombinedScorer",
     "GatesScorer",
     "IteratedGatesScorer",
     "LikelihoodScorer",
@@ -46,23 +49,34 @@ def as_scorer(scorer: str | Scorer) -> Scorer:
     """Find a scorer by its name, or take one as it is.
 
     Args:
-        scorer: A name in :data:`SCORERS`, or an object with ``name`` and ``score``.
+        scorer: A name in :data:`SCORERS`, several joined by ``+`` (see
+            :class:`~gradrerank.scorers.combined.CombinedScorer`), or an object with ``name`` and ``score``.
 
     Returns:
-        The scorer, with its default settings when it was named.
+        The scorer, with its default settings when it was named. Beside another one, ``"likelihood"``
+        counts only what a document explains better than the average document.
 
     Raises:
         InvalidArgumentError: When no scorer has this name.
         InvalidTypeError: When it is neither a name nor a scorer.
 
     Example:
-        >>> as_scorer("gates").name
-        'gates'
+        >>> as_scorer("gates").name, as_scorer("gates+likelihood").name
+        ('gates', 'gates+likelihood')
     """
     if isinstance(scorer, str):
-        return SCORERS[check_choice("scorer", scorer, tuple(SCORERS))]()
+        names = scorer.split("+")
+        for name in names:
+            check_choice("scorer", name if len(names) > 1 else scorer, tuple(SCORERS))
+        if len(names) == 1:
+            return SCORERS[scorer]()
+        return CombinedScorer([_BESIDE_OTHERS.get(name, SCORERS[name])() for name in names])
     if isinstance(scorer, type) or not isinstance(scorer, Scorer):
         raise InvalidTypeError(
             f"scorer must be one of {sorted(SCORERS)} or an object with name and score, got {scorer!r}"
         )
     return scorer
+
+
+# What is best beside another scorer is not what peers are measured by.
+_BESIDE_OTHERS: dict[str, Callable[[], Scorer]] = {"likelihood": partial(LikelihoodScorer, above_average=True)}

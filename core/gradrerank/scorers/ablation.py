@@ -43,7 +43,7 @@ class AblationScorer:
         import torch
 
         n = len(job.documents)
-        memory = job.generator.remember(job.documents, tokens=job.tokens)
+        memory = job.generator.reader.assemble(job.caches())
         gates = torch.cat([torch.ones(1, n), 1 - torch.eye(n)])
         batches = [job.generator.losses(memory, job.continuation, rows) for rows in gates.split(self.batch_size)]
         losses = torch.cat(batches).mean(-1)

@@ -101,7 +101,7 @@ class AttentionScorer:
         readers = dict(reversed([(baseline, jobs[0]), *zip(asked, jobs, strict=True)]))
         for ids, _ in readers:
             generator.check_fits(documents, _as_read(ids), [str(i) for i in range(len(documents))])
-        memory = generator.remember(documents, tokens=jobs[0].tokens)
+        memory = generator.reader.assemble(jobs[0].caches())
         mass = self._masses(generator, memory, list(readers))
         for (ids, _), job in readers.items():
             job.tokens["question"] += len(ids)

@@ -11,6 +11,7 @@ from gradrerank.documents import SpanUtility
 
 if TYPE_CHECKING:
     from gradrerank.lm.generator import Generator
+    from gradrerank.lm.kv_store import DocumentCache
     from gradrerank.lm.prompt import Continuation, DocumentTokens
 
 
@@ -25,6 +26,7 @@ class ScoringJob:
         generator: The frozen language model.
         top_n: How many documents the caller will keep, or None.
         tokens: To be increased by the tokens that the scorer sends through the model, by stage.
+        held: Caches of the documents once :meth:`caches` has read them.
     """
 
     query: str
@@ -33,6 +35,13 @@ class ScoringJob:
     generator: Generator
     top_n: int | None = None
     tokens: Counter[str] = field(default_factory=Counter)
+    held: list[DocumentCache] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def caches(self) -> Sequence[DocumentCache]:
+        """The n documents as the model keeps them, read once for all scorers that look at this job."""
+        if not self.held:
+            self.held.extend(self.generator.reader.read([d.ids for d in self.documents], self.tokens))
+        return self.held
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +52,13 @@ class Scores:
         utilities: n finite floats in the order of the job's documents; positive helps.
         spans: For each document the utility of its pieces, or nothing at all.
         details: What else there is to say, plain numbers, strings and lists only.
+        stages: For each document what its utility was made from, by name; nothing where it is of one piece.
     """
 
     utilities: Sequence[float]
     spans: Sequence[Sequence[SpanUtility]] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
+    stages: Sequence[Mapping[str, float]] = ()
 
 
 @runtime_checkable

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from gradrerank.errors import ScoringError
@@ -30,16 +31,16 @@ def checked_scores(scores: Any, n: int, name: str) -> Scores:
     """
     if not isinstance(scores, Scores):
         raise ScoringError(f"scorer {name!r} must return Scores, got {type(scores).__name__}")
-    if len(scores.utilities) != n or (len(scores.spans) not in (0, n)):
+    if len(scores.utilities) != n or len(scores.spans) not in (0, n) or len(scores.stages) not in (0, n):
         raise ScoringError(
-            f"scorer {name!r} returned {len(scores.utilities)} utilities and {len(scores.spans)} lists of spans for "
-            f"{n} documents"
+            f"scorer {name!r} returned {len(scores.utilities)} utilities, {len(scores.spans)} lists of spans and "
+            f"{len(scores.stages)} stages for {n} documents"
         )
     utilities = [
         finite_score(value, f"the score that scorer {name!r} gave document {index}")
         for index, value in enumerate(scores.utilities)
     ]
-    return Scores(utilities, scores.spans, scores.details)
+    return replace(scores, utilities=utilities)
 
 
 def settle_near_ties(utilities: Sequence[float]) -> list[float]:

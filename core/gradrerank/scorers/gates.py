@@ -89,7 +89,7 @@ class GatesScorer:
     def score_batch(self, jobs: Sequence[ScoringJob]) -> list[Scores]:
         """Score several queries over the same documents: their questions pass through the model together."""
         pieces = split_into_pieces(jobs[0].documents, self.pieces, self.window)
-        memory = jobs[0].generator.remember(jobs[0].documents, pieces.token_spans, jobs[0].tokens)
+        memory = jobs[0].generator.reader.assemble(jobs[0].caches(), pieces.token_spans)
         results = []
         for utilities, loss in self._span_utilities(jobs, memory):
             documents = [self._document_utility([utilities[s] for s in spans]) for spans in pieces.document_spans]

@@ -155,7 +155,7 @@ class _Passes:
 
     def __init__(self, job: ScoringJob) -> None:
         self._job = job
-        self._memory: Memory = job.generator.remember(job.documents, tokens=job.tokens)
+        self._memory: Memory = job.generator.reader.assemble(job.caches())
         self.n, self.passes, self.rows = len(job.documents), 0, 0
 
     def gradient(self, gates: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:

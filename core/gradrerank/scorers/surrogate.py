@@ -89,7 +89,7 @@ class SurrogateScorer:
         """
         import torch
 
-        memory = job.generator.remember(job.documents, tokens=job.tokens)
+        memory = job.generator.reader.assemble(job.caches())
         masks = random_masks(self.samples, len(job.documents), self.seed)
         rows = torch.from_numpy(masks).float().split(self.batch_size)
         read = torch.cat([job.generator.losses(memory, job.continuation, batch).mean(-1) for batch in rows])

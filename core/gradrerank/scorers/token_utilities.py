@@ -48,7 +48,7 @@ def token_utilities(job: ScoringJob, memory: Memory | None = None, batch_size: i
     import torch
 
     size = check_count("batch_size", batch_size)
-    memory = job.generator.remember(job.documents, tokens=job.tokens) if memory is None else memory
+    memory = job.generator.reader.assemble(job.caches()) if memory is None else memory
     question, target = job.continuation.question, job.continuation.target
     rows = [Continuation(question + target[:t], (target[t],)) for t in range(len(target))]
     utilities = np.empty((len(rows), memory.n_spans))
