@@ -5,8 +5,9 @@
 
 For each budget: F1 of the model's answer behind the kept documents, the share of questions whose gold
 documents are all kept (all-gold), the share of gold documents kept (recall), and the tokens spent. Every
-row sees the same candidates; the documents are scored once a question and scorer. ``shortest`` knows
-nothing but the length of a document.
+row sees the same candidates, and all but ``iterated`` the same scores; ``iterated`` looks for the best set of
+as many documents as ``order`` keeps. ``shortest`` knows nothing but the length of a document. With
+``compressed`` a gold document counts as kept whichever of its sentences are: there F1 tells what it is worth.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 from tqdm.auto import tqdm
 
-from gradrerank import GradReranker, RerankResult, Scorer, Scores, ScoringJob
+from gradrerank import GradReranker, IteratedGatesScorer, RerankResult, Scorer, Scores, ScoringJob
 from gradrerank.context.choosers import as_chooser
 from gradrerank.context.choosing import ChoiceJob, Chooser
 from gradrerank.evaluation.intervals import bootstrap_mean
@@ -80,14 +81,14 @@ class Shortest:
 
 def rows() -> dict[str, dict[str, Any]]:
     """What is compared, as settings by name."""
-    gates, iterated = ScoredOnce(as_scorer("gates")), ScoredOnce(as_scorer("iterated"))
+    gates = ScoredOnce(as_scorer("gates"))
     return {
         "shortest": {"scorer": gates, "selection": Shortest()},
         "order": {"scorer": gates, "selection": "order"},
         "knapsack": {"scorer": gates, "selection": "knapsack"},
         "coverage": {"scorer": gates, "selection": ChosenOnce(as_chooser("coverage"))},
         "mmr": {"scorer": gates, "selection": "mmr"},
-        "iterated": {"scorer": iterated, "selection": "order"},
+        "iterated": {"selection": "order"},
         "order, compressed": {"scorer": gates, "selection": "order", "compress": True},
     }
 
@@ -140,8 +141,11 @@ def main() -> None:
     for question in tqdm(questions, unit="question"):
         answers: dict[str, str] | None = None if options.no_answers else {}
         for at, limit in enumerate(limits):
+            fitting = 1
             for name, settings in compared.items():
-                result = kept(reranker, question, limit, settings)
+                own = {"scorer": IteratedGatesScorer(k=fitting)} if name == "iterated" else {}
+                result = kept(reranker, question, limit, {**settings, **own})
+                fitting = max(len(result), 1) if name == "order" else fitting
                 figures.setdefault((at, name), []).append(measured(reranker, question, result, answers))
     for at, limit in enumerate(limits):
         title = f"{options.data.name}, {len(questions)} questions, {next(iter(limit))} {next(iter(limit.values()))}"
