@@ -6,7 +6,8 @@ The gold answer is the answer given. All methods choose among the same sentences
 questions whose first sentence lies in a gold document; "answer" is the share whose first sentence holds the
 answer as text, of the questions where some sentence does.
 
-* ``gates``: ``reranker.cite``, one forward and one backward pass.
+* ``gates``: ``reranker.cite``, a forward and a backward row for the answer and one for the question; "answer
+  alone" is without the latter (``question_weight=0``).
 * ``leave-one-out``: each sentence in turn is closed off on the same caches, exactly; a forward row a sentence.
 * ``embedding``: cosine of sentence (or title and sentence) and "question answer", all-MiniLM-L6-v2.
 * ``random``: a sentence drawn at random, in expectation.
@@ -87,7 +88,8 @@ def _methods(
     asked = f"{question.text} {question.answers[0]}"
     titles = [question.documents[s.document].title or "" for s in sentences]
     return {
-        "gates": lambda: _cited(reranker, question, sentences),
+        "gates": lambda: _cited(reranker, question, sentences, 1.0),
+        "gates, answer alone": lambda: _cited(reranker, question, sentences, 0.0),
         "leave-one-out": lambda: _first(_leave_one_out(reranker, question, documents, pieces)),
         "embedding": lambda: _first(_cosines(encoder, asked, [s.text for s in sentences])),
         "embedding with title": lambda: _first(
@@ -109,9 +111,13 @@ def _sentences(documents: Sequence[DocumentTokens], pieces: Pieces) -> list[Sent
     ]
 
 
-def _cited(reranker: GradReranker, question: Question, sentences: Sequence[Sentence]) -> NDArray[np.float64]:
+def _cited(
+    reranker: GradReranker, question: Question, sentences: Sequence[Sentence], weight: float
+) -> NDArray[np.float64]:
     """All weight on the sentence that is cited first; no weight at all where none is."""
-    cited = reranker.cite(question.text, question.documents, question.answers[0], per_sentence=False)
+    cited = reranker.cite(
+        question.text, question.documents, question.answers[0], per_sentence=False, question_weight=weight
+    )
     found = np.zeros(len(sentences))
     if len(cited):
         ids = [str(d.id) for d in question.documents]

@@ -17,6 +17,9 @@ from gradrerank.evaluation import Question
 from gradrerank.lm.pieces import split_into_pieces
 
 
+METHODS = ["gates", "gates, answer alone", "leave-one-out", "embedding", "embedding with title", "random"]
+
+
 @pytest.fixture(scope="module")
 def bench() -> ModuleType:
     path = Path(__file__).parent.parent / "benchmarks" / "citations.py"
@@ -50,7 +53,7 @@ def test_the_table_has_a_row_for_each_method(
     printed = capsys.readouterr().out
     assert "2 questions of questions.jsonl" in printed
     cells = {line.split("│")[1].strip(): line.split("│")[2:5] for line in printed.splitlines() if "│" in line}
-    assert list(cells) == ["gates", "leave-one-out", "embedding", "embedding with title", "random"]
+    assert list(cells) == METHODS
     assert cells["random"][0].split()[0] == f"{1 / 6:.2f}"
     assert cells["embedding"][0].split()[0] == "1.00"
 

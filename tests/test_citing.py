@@ -41,7 +41,9 @@ def test_C21_parts_of_an_answer_are_its_sentences_and_its_tokens(reranker: GradR
 
 
 def test_citations_of_the_whole_answer_are_those_of_the_reference_target(reranker: GradReranker) -> None:
-    cited = reranker.cite(QUERY, SOURCES, ANSWER, per_sentence=False, max_citations=None, min_share=0.0)
+    cited = reranker.cite(
+        QUERY, SOURCES, ANSWER, per_sentence=False, max_citations=None, min_share=0.0, question_weight=0
+    )
     result = reranker.rerank(QUERY, SOURCES, target="reference", reference=ANSWER, select_sources=False)
     truth = {(s.text, s.start): s.utility for s in result.explain()}
     assert len(cited) == sum(utility > 0 for utility in truth.values()) > 1
@@ -50,7 +52,7 @@ def test_citations_of_the_whole_answer_are_those_of_the_reference_target(reranke
 
 
 def test_the_support_of_a_sentence_is_the_gradient_of_its_own_loss(reranker: GradReranker) -> None:
-    cited = reranker.cite(QUERY, DOCUMENTS, ANSWER, max_citations=1, min_share=0.0)
+    cited = reranker.cite(QUERY, DOCUMENTS, ANSWER, max_citations=1, min_share=0.0, question_weight=0)
     generator = reranker.generator
     documents = generator.layout.documents([(None, t) for t in DOCUMENTS])
     for sentence, (_, target) in zip(
@@ -70,7 +72,7 @@ def test_the_support_of_a_sentence_is_the_gradient_of_its_own_loss(reranker: Gra
 
 
 def test_numbers_follow_first_use_and_marks_stand_behind_each_sentence(reranker: GradReranker) -> None:
-    cited = reranker.cite(QUERY, SOURCES, ANSWER, max_citations=2)
+    cited = reranker.cite(QUERY, SOURCES, ANSWER, max_citations=2, question_weight=0)
     used = [number for s in cited.sentences for number, _ in s.support]
     assert list(dict.fromkeys(used)) == list(range(1, len(cited) + 1)) == [c.number for c in cited]
     for sentence in cited.sentences:
@@ -117,7 +119,23 @@ def test_what_supports_nothing_is_not_cited(reranker: GradReranker) -> None:
     ],
 )
 def test_which_utilities_are_cited(options: dict[str, Any], utilities: list[float], expected: list[int]) -> None:
-    assert Citing(**options).best(utilities) == expected
+    assert Citing(**options).best(utilities, [0.0] * len(utilities)) == expected
+
+
+def test_the_question_orders_what_supports_the_answer_and_cites_nothing_else(reranker: GradReranker) -> None:
+    assert Citing().best([0.2, 0.3, -0.1, 0.1], [0.5, -0.2, 9.0, 0.0]) == [0]
+    assert Citing(min_share=0.0).best([0.2, 0.3, -0.1, 0.1], [0.5, -0.2, 9.0, -0.5]) == [0, 1]
+    assert Citing(question_weight=0.1).best([0.2, 0.3], [0.5, -0.2]) == [1, 0]
+    assert Citing().best([0.1], [-5.0]) == [0]
+    asked = {(s.text, s.start): s.utility for s in reranker.rerank(QUERY, SOURCES, select_sources=False).explain()}
+    cited = reranker.cite(QUERY, SOURCES, ANSWER, max_citations=None, min_share=0.0)
+    length = len(reranker.generator.layout.query_continuation(QUERY).target)
+    parts = answer_parts(reranker.generator, QUERY, ANSWER, per_sentence=True)
+    for sentence, (_, target) in zip(cited.sentences, parts, strict=True):
+        share = length / len(target.target)
+        worth = [u + share * asked[cited[n - 1].text, cited[n - 1].start] for n, u in sentence.support]
+        assert worth == pytest.approx(sorted(worth, reverse=True), abs=1e-5)
+        assert all(u > 0 for _, u in sentence.support)
 
 
 @pytest.mark.parametrize(
@@ -128,6 +146,7 @@ def test_which_utilities_are_cited(options: dict[str, Any], utilities: list[floa
         ({"max_citations": 0}, InvalidArgumentError, "max_citations"),
         ({"min_share": 1.5}, InvalidArgumentError, "min_share must be between 0 and 1, got 1.5"),
         ({"min_utility": -1}, InvalidArgumentError, "min_utility"),
+        ({"question_weight": -1}, InvalidArgumentError, "question_weight"),
         ({"per_sentence": "no"}, InvalidTypeError, "per_sentence"),
         ({"scorer": "ablation"}, ScoringError, "nothing to cite: scorer 'ablation' scored whole documents"),
         ({"scorer": "gate"}, InvalidArgumentError, "did you mean 'gates'"),

@@ -6,6 +6,11 @@ Every sentence of the answer is a target of its own, read behind the question an
 
 for every sentence s of the documents. The mean of u_k(s) over the answer's tokens is what the scorer ``gates``
 gives with ``target="reference"``.
+
+A short answer says little of what was asked, and a small model is easily pleased by any sentence with the right
+kind of word. So the sentences with a positive u_k are cited by what they do for the log-likelihood of question
+and sentence together, T_k u_k(s) + w T_q u_q(s), where u_q is the utility for the question as a target and T
+counts the tokens of a target; w = 0 cites for the answer alone.
 """
 
 from __future__ import annotations
@@ -41,7 +46,7 @@ class Citation:
         start: Its first character in the document's own text, as the caller passed it.
         end: One past its last character.
         utility: Its largest utility for a sentence of the answer that cites it, in nats of the mean loss of
-            that sentence's tokens.
+            that sentence's tokens; what it does for the question is not in it.
         id: The document's id, or None.
         title: The document's title, or None.
         sources: Names of the sources that found the document, best rank first.
@@ -68,7 +73,7 @@ class AnswerSentence:
         start: Its first character in the answer.
         end: One past its last character.
         support: Numbers of its citations and their utilities for this sentence, in nats of the mean loss
-            of its tokens, largest first; empty when nothing supports it.
+            of its tokens, in the order of choice; empty when nothing supports it.
     """
 
     text: str
@@ -171,8 +176,10 @@ class Citing:
         per_sentence: Whether each sentence of the answer has citations of its own; False cites for the
             answer as a whole.
         max_citations: Most citations of a sentence of the answer; None for no limit.
-        min_share: Least utility as a share of the sentence's best citation, between 0 and 1.
+        min_share: Least worth of a citation as a share of the best one's for that sentence, between 0 and 1;
+            its worth is its utility for question and sentence together.
         min_utility: Utility that a citation must exceed, in nats of the mean loss of the answer's sentence.
+        question_weight: How much the question counts in the choice beside the answer; 0 saves its row.
 
     Raises:
         InvalidArgumentError: When a value is out of range.
@@ -183,21 +190,29 @@ class Citing:
     max_citations: int | None = 3
     min_share: float = 0.25
     min_utility: float = 0.0
+    question_weight: float = 1.0
 
     def __post_init__(self) -> None:
         """Check every value."""
         if not isinstance(self.per_sentence, bool):
             raise InvalidTypeError(f"per_sentence must be a bool, got {self.per_sentence!r}")
         check_optional_count("max_citations", self.max_citations)
-        check_number("min_utility", self.min_utility, minimum=0.0)
+        for name in ("min_utility", "question_weight"):
+            check_number(name, getattr(self, name), minimum=0.0)
         if check_number("min_share", self.min_share, minimum=0.0) > 1:
             raise InvalidArgumentError(f"min_share must be between 0 and 1, got {self.min_share!r}")
 
-    def best(self, utilities: Sequence[float]) -> list[int]:
-        """Which of several utilities are cited, largest first."""
-        order = sorted(range(len(utilities)), key=lambda i: -utilities[i])[: self.max_citations]
-        largest = max(utilities, default=0.0)
-        return [i for i in order if utilities[i] > self.min_utility and utilities[i] >= self.min_share * largest]
+    def best(self, utilities: Sequence[float], question: Sequence[float]) -> list[int]:
+        """Which of n sentences are cited, the most worthy first.
+
+        Args:
+            utilities: Their utilities for a sentence of the answer.
+            question: Their utilities for the question, for each token of that sentence of the answer.
+        """
+        worth = [u + self.question_weight * q for u, q in zip(utilities, question, strict=True)]
+        order = sorted((i for i, u in enumerate(utilities) if u > self.min_utility), key=lambda i: -worth[i])
+        least = self.min_share * max(worth[order[0]], 0.0) if order else 0.0
+        return [i for i in order[: self.max_citations] if worth[i] >= least or i == order[0]]
 
 
 def check_answer(answer: Any) -> str:
@@ -250,9 +265,12 @@ def cite_answer(call: Call, answer: str, generator: Generator, scorer: Scorer, c
         ScoringError: When the scorer does not look inside documents.
     """
     parts = answer_parts(generator, call.query, answer, per_sentence=citing.per_sentence)
+    ranges, targets = [part for part, _ in parts], [target for _, target in parts]
     if not call.documents:
-        return _numbered(call, answer, [part for part, _ in parts], [[] for _ in parts], [], citing)
-    jobs = [ScoringJob(call.query, call.documents, c, generator, tokens=call.tokens) for _, c in parts]
+        return _numbered(call, answer, ranges, [[] for _ in parts], [[] for _ in parts], [], citing)
+    if citing.question_weight:
+        targets.append(generator.layout.query_continuation(call.query))
+    jobs = [ScoringJob(call.query, call.documents, target, generator, tokens=call.tokens) for target in targets]
     with call.watch.stage("score"):
         scores = scores_of(scorer, jobs)
     if not all(found.spans for found in scores):
@@ -261,7 +279,10 @@ def cite_answer(call: Call, answer: str, generator: Generator, scorer: Scorer, c
             "cite with scorer='gates', or with GatesScorer(pieces=...) for other pieces than sentences"
         )
     places, utilities = _pieces(scores)
-    return _numbered(call, answer, [part for part, _ in parts], utilities, places, citing)
+    question = utilities[-1] if citing.question_weight else [0.0] * len(places)
+    # The question's loss is a mean over its own tokens; the sum of them counts, for each token of the sentence.
+    shared = [[len(targets[-1].target) / len(t.target) * q for q in question] for _, t in parts]
+    return _numbered(call, answer, ranges, utilities[: len(parts)], shared, places, citing)
 
 
 def answer_parts(
@@ -306,14 +327,15 @@ def _numbered(
     answer: str,
     parts: Sequence[CharacterRange],
     utilities: Sequence[Sequence[float]],
+    question: Sequence[Sequence[float]],
     places: Sequence[tuple[int, int, int]],
     citing: Citing,
 ) -> Citations:
     """Choose what is cited and number it in the order of first use."""
     numbers: dict[int, int] = {}
     sentences = []
-    for (start, end), values in zip(parts, utilities, strict=True):
-        chosen = citing.best(values)
+    for (start, end), values, asked in zip(parts, utilities, question, strict=True):
+        chosen = citing.best(values, asked)
         for piece in chosen:
             numbers.setdefault(piece, len(numbers) + 1)
         support = tuple((numbers[piece], values[piece]) for piece in chosen)

@@ -260,6 +260,7 @@ class GradReranker:
         max_citations: int | None = 3,
         min_share: float = 0.25,
         min_utility: float = 0.0,
+        question_weight: float = 1.0,
         scorer: Scorer | None = None,
         select_sources: bool = False,
         **settings: Any,
@@ -275,8 +276,10 @@ class GradReranker:
             answer: The answer.
             per_sentence: Whether each sentence of the answer has citations of its own.
             max_citations: Most citations of a sentence of the answer; None for no limit.
-            min_share: Least utility of a citation as a share of that sentence's best one.
+            min_share: Least worth of a citation as a share of that sentence's best one.
             min_utility: Utility that a citation must exceed, in nats of the mean loss of that sentence.
+            question_weight: How much it counts in the choice that a sentence helps the question too; 0 cites
+                for the answer alone.
             scorer: A ``GatesScorer`` or another scorer that looks inside documents; None takes the
                 object's own if it does, else ``GatesScorer()``.
             select_sources: Whether to choose among the sources first.
@@ -292,7 +295,11 @@ class GradReranker:
             ScoringError: When the scorer does not look inside documents.
         """
         citing = Citing(
-            per_sentence=per_sentence, max_citations=max_citations, min_share=min_share, min_utility=min_utility
+            per_sentence=per_sentence,
+            max_citations=max_citations,
+            min_share=min_share,
+            min_utility=min_utility,
+            question_weight=question_weight,
         )
         use = self._use(select_sources=select_sources, target="reference", **settings)
         call = self._prepared(query, sources, check_answer(answer), use)
