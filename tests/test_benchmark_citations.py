@@ -16,7 +16,6 @@ from gradrerank import AblationScorer, Document, GradReranker
 from gradrerank.evaluation import Question
 from gradrerank.lm.pieces import split_into_pieces
 
-
 METHODS = ["gates", "gates, answer alone", "leave-one-out", "embedding", "embedding with title", "random"]
 
 
