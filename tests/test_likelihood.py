@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from tiny import tiny
 
 from gradrerank import GradReranker
+from gradrerank.errors import InvalidArgumentError
 from gradrerank.lm.generator import Generator
 from gradrerank.lm.prompt import Continuation
 from gradrerank.scorers import LikelihoodScorer, ScoringJob
@@ -74,3 +76,35 @@ def test_a_batch_equals_single_calls() -> None:
         single = reranker.rerank(query, texts)
         assert [d.text for d in result] == [d.text for d in single]
         assert [d.score for d in result] == pytest.approx([d.score for d in single], abs=1e-6)
+
+
+def test_shares_are_responsibilities_of_a_mixture() -> None:
+    """Against the probabilities of ordinary prompts, word by word."""
+    generator = Generator(*tiny("llama"))
+    job = job_of(generator)
+    losses = []
+    for document in job.documents:
+        ids = [*generator.layout.prefix, *document.ids, *job.continuation.question, *job.continuation.target]
+        with torch.no_grad():
+            logs = generator.plain(input_ids=torch.tensor([ids]), use_cache=False).logits[0].double().log_softmax(-1)
+        first = len(ids) - len(job.continuation.target)
+        losses.append([-float(logs[i - 1, ids[i]]) for i in range(first, len(ids))])
+    weights = [[math.exp(-loss / 2) for loss in row] for row in losses]
+    totals = [sum(column) for column in zip(*weights, strict=True)]
+    expected = [sum(w / t for w, t in zip(row, totals, strict=True)) / len(row) - 1 / 3 for row in weights]
+    found = LikelihoodScorer(shares=True).score(job).utilities
+    assert found == pytest.approx(expected, abs=1e-5)
+    assert sum(found) == pytest.approx(0, abs=1e-9)
+
+
+def test_the_mean_orders_as_query_likelihood_at_any_temperature_of_shares_far_above() -> None:
+    job = job_of(Generator(*tiny("llama")))
+    mean = LikelihoodScorer().score(job).utilities
+    shares = LikelihoodScorer(shares=True, temperature=1e4).score(job).utilities
+    assert sorted(range(3), key=mean.__getitem__) == sorted(range(3), key=shares.__getitem__)
+
+
+@pytest.mark.parametrize("temperature", [0, -1.0, float("nan")])
+def test_a_temperature_that_cannot_be_used_is_refused(temperature: float) -> None:
+    with pytest.raises(InvalidArgumentError, match="temperature"):
+        LikelihoodScorer(shares=True, temperature=temperature)

@@ -53,8 +53,10 @@ def as_scorer(scorer: str | Scorer) -> Scorer:
             :class:`~gradrerank.scorers.combined.CombinedScorer`), or an object with ``name`` and ``score``.
 
     Returns:
-        The scorer, with its default settings when it was named. Beside another one, ``"likelihood"``
-        counts only what a document explains better than the average document.
+        The scorer, with its default settings when it was named. Where several are joined, ``"gates"`` is
+        the sum of a document's two best sentences, and ``"likelihood"`` the share of the words that a
+        document explains, which weighs three times as much as any other: what was best on training
+        questions (benchmarks/RESULTS.md).
 
     Raises:
         InvalidArgumentError: When no scorer has this name.
@@ -70,7 +72,8 @@ def as_scorer(scorer: str | Scorer) -> Scorer:
             check_choice("scorer", name if len(names) > 1 else scorer, tuple(SCORERS))
         if len(names) == 1:
             return SCORERS[scorer]()
-        return CombinedScorer([_BESIDE_OTHERS.get(name, SCORERS[name])() for name in names])
+        joined = [_JOINED.get(name, SCORERS[name])() for name in names]
+        return CombinedScorer(joined, [_WEIGHTS.get(name, 1.0) / _WEIGHTS.get(names[0], 1.0) for name in names[1:]])
     if isinstance(scorer, type) or not isinstance(scorer, Scorer):
         raise InvalidTypeError(
             f"scorer must be one of {sorted(SCORERS)} or an object with name and score, got {scorer!r}"
@@ -79,4 +82,8 @@ def as_scorer(scorer: str | Scorer) -> Scorer:
 
 
 # What is best beside another scorer is not what peers are measured by.
-_BESIDE_OTHERS: dict[str, Callable[[], Scorer]] = {"likelihood": partial(LikelihoodScorer, above_average=True)}
+_JOINED: dict[str, Callable[[], Scorer]] = {
+    "gates": partial(GatesScorer, best=2),
+    "likelihood": partial(LikelihoodScorer, shares=True),
+}
+_WEIGHTS = {"likelihood": 3.0}

@@ -118,16 +118,18 @@ class AttentionScorer:
     def _masses(self, generator: Generator, memory: Memory, rows: Sequence[_Row]) -> dict[_Row, NDArray[np.float64]]:
         """For each row the attention that it gives every token of memory."""
         from gradrerank.lm.attending import attention_mass
+        from gradrerank.lm.retrying import in_batches
 
         heads = chosen_heads(self.layers, self.heads, generator.n_layers, generator.n_heads)
         # Questions of similar length stand together, so that little is spent on padding.
         ordered = sorted(rows, key=lambda row: len(row[0]))
-        found: dict[_Row, NDArray[np.float64]] = {}
-        for start in range(0, len(ordered), self.batch_size):
-            batch = ordered[start : start + self.batch_size]
+
+        def read(batch: Sequence[_Row]) -> list[NDArray[np.float64]]:
             mass = attention_mass(generator, memory, [ids for ids, _ in batch], [first for _, first in batch], heads)
-            found.update(zip(batch, mass.cpu().double().numpy(), strict=True))
-        return found
+            return list(mass.cpu().double().numpy())
+
+        masses = in_batches(ordered, self.batch_size, read, f"a question behind {len(memory)} tokens of documents")
+        return dict(zip(ordered, masses, strict=True))
 
     def _scores(self, query: NDArray[np.float64], baseline: NDArray[np.float64], spans: Sequence[slice]) -> Scores:
         calibrated = [query[span] - baseline[span] for span in spans]
@@ -142,7 +144,7 @@ class AttentionScorer:
 
     def _normal(self, tokens: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Which tokens of one document count."""
-        if self.outliers is None or len(tokens) < 2:
+        if self.outliers is None or len(tokens) < 2 or not np.isfinite(tokens).all():
             return np.ones(len(tokens), dtype=bool)
         return np.asarray(tokens - tokens.mean() >= -self.outliers * tokens.std(ddof=1))
 

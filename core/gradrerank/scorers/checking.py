@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gradrerank.errors import ScoringError
 from gradrerank.scorers.base import Scores
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 # Differences below this share of the largest utility are rounding of float32, not preference.
 _RESOLUTION = 1e-6
@@ -27,7 +31,7 @@ def checked_scores(scores: Any, n: int, name: str) -> Scores:
 
     Raises:
         ScoringError: When it is not a ``Scores``, has another length, or holds a value that is not a
-            finite number.
+            finite number, in the pieces of a document too.
     """
     if not isinstance(scores, Scores):
         raise ScoringError(f"scorer {name!r} must return Scores, got {type(scores).__name__}")
@@ -40,6 +44,9 @@ def checked_scores(scores: Any, n: int, name: str) -> Scores:
         finite_score(value, f"the score that scorer {name!r} gave document {index}")
         for index, value in enumerate(scores.utilities)
     ]
+    for index, spans in enumerate(scores.spans):
+        for span in spans:
+            finite_score(span.score, f"the score that scorer {name!r} gave a piece of document {index}")
     return replace(scores, utilities=utilities)
 
 
@@ -81,3 +88,24 @@ def finite_score(value: Any, what: str) -> float:
     if not math.isfinite(plain):
         raise ScoringError(f"{what} is {plain}, expected a finite number")
     return plain
+
+
+def check_finite(values: NDArray[np.float64], what: str) -> NDArray[np.float64]:
+    """Numbers that a score will be made from, before a comparison or a step can hide one that is none.
+
+    Args:
+        values: Any array; its last axis is counted by what stands before the position in the message.
+        what: What one of them is, for the message, for instance ``"the gradient in the gate of document"``.
+
+    Returns:
+        The array.
+
+    Raises:
+        ScoringError: When one is not finite.
+    """
+    import numpy as np
+
+    wrong = np.argwhere(~np.isfinite(values))
+    if len(wrong):
+        raise ScoringError(f"{what} {wrong[0][-1]} is {values[tuple(wrong[0])]}, expected a finite number")
+    return values

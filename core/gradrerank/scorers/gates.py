@@ -10,6 +10,7 @@ documents add up to L(0) - L(z), what the documents do together.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -127,7 +128,9 @@ class GatesScorer:
         return list(zip((totals * scale).tolist(), losses, strict=True))
 
     def _document_utility(self, utilities: list[float]) -> float:
-        return float(sum(utilities if self.best is None else sorted(utilities, reverse=True)[: self.best]))
+        if self.best is None or not all(map(math.isfinite, utilities)):  # what is no number is not to be passed over
+            return float(sum(utilities))
+        return float(sum(sorted(utilities, reverse=True)[: self.best]))
 
     def _explained(self, pieces: Pieces, utilities: list[float]) -> list[list[SpanUtility]]:
         if self.pieces == "document":

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from gradrerank.context.simplex import project_simplex
 from gradrerank.scorers.base import Scores, ScoringJob
-from gradrerank.scorers.checking import settle_near_ties
+from gradrerank.scorers.checking import check_finite, settle_near_ties
 from gradrerank.validation import check_count, check_number, check_optional_count
 
 if TYPE_CHECKING:
@@ -165,7 +165,8 @@ class _Passes:
         found = self._job.generator.gate_gradients(self._memory, self._job.continuation, torch.tensor(gates)[None])
         self.passes += 1
         self._job.tokens["question"] += len(self._job.continuation)
-        return -found.gradients.sum((1, 2))[0].cpu().double().numpy(), float(found.loss[0])
+        slopes = found.gradients.sum((1, 2))[0].cpu().double().numpy()
+        return -check_finite(slopes, "the gradient that scorer 'iterated' took for document"), float(found.loss[0])
 
     def losses(self, gates: NDArray[np.float64]) -> NDArray[np.float64]:
         """The loss at each row of gates [rows, n], in batches of as many rows as a line search has."""
@@ -175,8 +176,7 @@ class _Passes:
         self._job.tokens["question"] += len(gates) * len(self._job.continuation)
         parts = torch.tensor(gates).split(_TRIALS)
         found = [self._job.generator.losses(self._memory, self._job.continuation, part).mean(-1) for part in parts]
-        losses: NDArray[np.float64] = torch.cat(found).cpu().double().numpy()
-        return losses
+        return check_finite(torch.cat(found).cpu().double().numpy(), "the loss that scorer 'iterated' read for set")
 
 
 def _first(k: int, *keys: NDArray[np.float64]) -> tuple[int, ...]:

@@ -7,12 +7,15 @@ same for all, and taking it away gives the score a sign: positive where the docu
 loss. A row reads the prefix, its own document's cache and the question, so the cost grows with the
 number of documents times the length of the question, and not with the length of the documents.
 
-With ``above_average``, only the words count that a document explains better than the candidates do on
-average. With the gain g_ik of document i at token k of T,
+With ``shares``, a document's utility is the share of the target's words that it explains, if each word
+was written by one of the n candidates. With the loss l_ik of token k of T behind document i,
 
-    phi_i = 1/T  sum over k of  max(0, g_ik - mean over j of g_jk)
+    r_ik = exp(-l_ik / temperature) / sum over j of exp(-l_jk / temperature)
+    phi_i = 1/T  sum over k of r_ik  -  1/n
 
-A document that holds one part of a question made of two is then not set back by the other part.
+r is the responsibility of document i for token k in a mixture of all documents. A document that holds
+one part of a question made of two is not set back by the other part, as it is in the mean, and words
+that all documents explain alike count for none of them.
 """
 
 from __future__ import annotations
@@ -21,7 +24,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from gradrerank.errors import InvalidArgumentError
 from gradrerank.scorers.base import Scores, ScoringJob
+from gradrerank.validation import check_number
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,23 +37,33 @@ class LikelihoodScorer:
     """Score each document by the likelihood of the target behind it alone.
 
     Args:
-        above_average: Whether only those tokens of the target count that the document explains better than
-            the candidates do on average.
+        shares: Whether the utility is the share of the target's tokens that the document explains among
+            the candidates, about an equal share, instead of the mean gain in nats.
+        temperature: How far shares are levelled, above 0; at 1 they are the probabilities of the model.
+
+    Raises:
+        InvalidArgumentError: When temperature is not above 0.
 
     Example:
         >>> LikelihoodScorer().name
         'likelihood'
     """
 
-    above_average: bool = False
+    shares: bool = False
+    temperature: float = 2.0
     name: ClassVar[str] = "likelihood"
+
+    def __post_init__(self) -> None:
+        """Check the temperature."""
+        if check_number("temperature", self.temperature, minimum=0.0) == 0:
+            raise InvalidArgumentError("temperature must be above 0, got 0")
 
     def score(self, job: ScoringJob) -> Scores:
         """Score every document on its own.
 
         Returns:
-            Utilities in nats of the target's mean loss; ``details["loss"]`` is the loss without a
-            document and ``details["rows"]`` the number of times that the question was read.
+            Utilities in nats of the target's mean loss, or in shares of its tokens; ``details["loss"]`` is
+            the loss without a document and ``details["rows"]`` the number of times that the question was read.
         """
         return self.score_batch([job])[0]
 
@@ -66,12 +81,14 @@ class LikelihoodScorer:
             job.tokens["documents"] += 0
             job.tokens["question"] += len(rows) * len(job.continuation)
             details = {"loss": float(alone.mean()), "rows": len(rows)}
-            results.append(Scores(self._utilities(alone - torch.stack(behind)), details=details))
+            results.append(Scores(self._utilities(alone, torch.stack(behind)), details=details))
         return results
 
-    def _utilities(self, gains: Tensor) -> list[float]:
-        """[n, T] gains of each token as n utilities."""
-        if self.above_average and len(gains) > 1:
-            gains = (gains - gains.mean(0)).clamp(min=0)
-        utilities: list[float] = gains.mean(1).tolist()
-        return utilities
+    def _utilities(self, alone: Tensor, behind: Tensor) -> list[float]:
+        """[T] and [n, T] losses of each token as n utilities."""
+        if self.shares:
+            utilities = (-behind.double() / self.temperature).softmax(0).mean(1) - 1 / len(behind)
+        else:
+            utilities = alone.mean() - behind.mean(1)
+        plain: list[float] = utilities.tolist()
+        return plain

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, ClassVar
 from gradrerank.context.simplex import project_simplex
 from gradrerank.errors import InvalidArgumentError
 from gradrerank.scorers.base import Scores, ScoringJob
+from gradrerank.scorers.checking import check_finite
 from gradrerank.validation import check_number, check_optional_count
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ class MixtureScorer:
             losses.append(loss)
             # On the CPU, since not every device has float64.
             utilities = -(vectors.cpu().double() @ slope.cpu().double())
+            check_finite(utilities.numpy(), f"the score that scorer {self.name!r} gave document")
             if step < self.steps:
                 weights = self._moved(weights, utilities, self.k or job.top_n)
         details = {"loss": losses[-1], "losses": losses, "weights": weights.tolist(), "passes": len(losses)}

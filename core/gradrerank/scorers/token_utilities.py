@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradrerank.lm.prompt import Continuation
+from gradrerank.scorers.checking import check_finite
 from gradrerank.validation import check_count
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def token_utilities(job: ScoringJob, memory: Memory | None = None, batch_size: i
 
     Raises:
         InvalidArgumentError: When batch_size is not a whole number from 1.
+        ScoringError: When a gradient is not finite.
 
     Example:
         >>> from gradrerank import load_generator, ScoringJob                             # doctest: +SKIP
@@ -57,4 +59,4 @@ def token_utilities(job: ScoringJob, memory: Memory | None = None, batch_size: i
         found = job.generator.gate_gradients(memory, batch, torch.ones(len(batch), memory.n_spans))
         utilities[start : start + len(batch)] = -found.gradients.sum((1, 2)).cpu().double().numpy()
         job.tokens["question"] += sum(map(len, batch))
-    return utilities
+    return check_finite(utilities, "the gradient of a word of the target for document")
