@@ -268,8 +268,8 @@ def test_unknown_scorer_is_named_with_the_closest() -> None:
     [
         (None, "must return Scores, got NoneType"),
         ([0.1, 0.2], "must return Scores, got list"),
-        (Scores([0.1]), "returned 1 utilities and 0 lists of spans for 2 documents"),
-        (Scores([0.1, 0.2], spans=[[]]), "returned 2 utilities and 1 lists of spans for 2 documents"),
+        (Scores([0.1]), "returned 1 utilities, 0 lists of spans and 0 stages for 2 documents"),
+        (Scores([0.1, 0.2], spans=[[]]), "returned 2 utilities, 1 lists of spans and 0 stages for 2 documents"),
         (Scores([0.1, math.nan]), "gave document 1 is nan"),
         (Scores([0.1, None]), "gave document 1 is NoneType None, expected a number"),  # type: ignore[list-item]
     ],

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gradrerank.errors import InvalidArgumentError
+from gradrerank.scorers.checking import check_finite
 from gradrerank.validation import check_count
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ def gate_path(call: Call, generator: Generator, points: int = 11) -> GatePath:
 
     Raises:
         InvalidArgumentError: When points is not a whole number from 2.
+        ScoringError: When a loss or a gradient is not finite.
     """
     import torch
 
@@ -92,5 +94,6 @@ def gate_path(call: Call, generator: Generator, points: int = 11) -> GatePath:
     losses = torch.cat([generator.losses(memory, continuation, part).mean(-1) for part in rows.split(_ROWS)])
     slopes = generator.gate_gradients(memory, continuation, torch.ones(1, memory.n_spans)).gradients
     call.tokens["question"] += (count + 1) * len(continuation)
-    utilities = (-slopes.sum((1, 2))[0]).tolist()
-    return GatePath(call.query, call.goal.kind, tuple(z), tuple(losses.tolist()), tuple(utilities))
+    read = check_finite(losses.cpu().double().numpy(), "the loss at point")
+    utilities = check_finite(-slopes.sum((1, 2))[0].cpu().double().numpy(), "the gradient for document")
+    return GatePath(call.query, call.goal.kind, tuple(z), tuple(read.tolist()), tuple(utilities.tolist()))

@@ -84,19 +84,28 @@ def _pays(scores: Scores, first_of_block: int, use: Settings) -> bool:
     return any(index >= first_of_block for index in kept)
 
 
-def _job(call: Call, n: int, use: Settings, generator: Generator) -> ScoringJob:
+def _job(call: Call, n: int, use: Settings, generator: Generator, encoder: Any) -> ScoringJob:
     return ScoringJob(
-        call.query, call.documents[:n], call.goal.continuation, generator, top_n=use.top_n, tokens=call.tokens
+        call.query,
+        call.documents[:n],
+        call.goal.continuation,
+        generator,
+        top_n=use.top_n,
+        tokens=call.tokens,
+        encoder=encoder,
     )
 
 
 def scores_of(scorer: Scorer, jobs: Sequence[ScoringJob]) -> list[Scores]:
     """Scores of jobs over the same documents, together where the scorer can, and checked."""
+    from gradrerank.lm.retrying import naming_lack_of_memory
+
     n = len(jobs[0].documents)
-    if len(jobs) > 1 and isinstance(scorer, BatchScorer):
-        found = scorer.score_batch(jobs)
-    else:
-        found = [scorer.score(job) for job in jobs]
+    with naming_lack_of_memory(f"scorer {scorer.name!r} with {n} documents"):
+        if len(jobs) > 1 and isinstance(scorer, BatchScorer):
+            found = scorer.score_batch(jobs)
+        else:
+            found = [scorer.score(job) for job in jobs]
     return [checked_scores(scores, n, scorer.name) for scores in found]
 
 

@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from gradrerank.lm.gates import Reading
 from gradrerank.lm.kv_store import DocumentCache
+from gradrerank.lm.retrying import in_batches
 
 if TYPE_CHECKING:
     from gradrerank.lm.generator import Generator
@@ -97,10 +98,14 @@ def losses_apart(
     Returns:
         n tensors with the negative log-likelihood in nats of each token of the target, float32 or wider.
     """
+
+    def read(rows: Sequence[int]) -> list[Tensor]:
+        return _losses(generator, [caches[i] for i in rows], [continuations[i] for i in rows])
+
     losses: list[Tensor] = []
     with generator.exact_mode(grad=False):
         for batch in _batches(continuations):
-            losses += _losses(generator, [caches[i] for i in batch], [continuations[i] for i in batch])
+            losses += in_batches(batch, len(batch), read, "a question behind one document")
     return losses
 
 

@@ -25,6 +25,7 @@ from gradrerank.lm.limits import context_limit
 from gradrerank.lm.memory import Memory
 from gradrerank.lm.prompt import Continuation, DocumentTokens, PromptLayout, PromptTexts
 from gradrerank.lm.reader import Reader
+from gradrerank.lm.retrying import in_batches, naming_lack_of_memory
 from gradrerank.lm.tokens import ContentTokenizer
 from gradrerank.validation import check_count, check_optional_count
 
@@ -119,6 +120,7 @@ class Generator:
             limit=self.limit,
             store=DocumentStore() if store is None else store,
             batch_size=check_count("batch_size", batch_size),
+            decode=self.tokenizer.decode,
             progress=show_progress,
         )
         check_gates(self)
@@ -186,10 +188,17 @@ class Generator:
 
         Returns:
             [rows, target tokens] negative log-likelihoods in nats, float32 or wider.
+
+        Raises:
+            ContextOverflowError: When there is no memory for a single row.
         """
+
+        def read(rows: Sequence[int]) -> Sequence[Tensor]:
+            shared = [self._per_head(gates[list(rows)])] * self.n_layers
+            return self.token_losses(memory, [continuation] * len(rows), shared).losses.unbind()
+
         with self.exact_mode(grad=False):
-            shared = [self._per_head(gates)] * self.n_layers
-            return self.token_losses(memory, [continuation] * len(gates), shared).losses
+            return torch.stack(in_batches(range(len(gates)), len(gates), read, _behind(memory)))
 
     def gate_gradients(
         self,
@@ -210,15 +219,24 @@ class Generator:
 
         Returns:
             Loss and gradients; the gradient of a row's loss in its own gates.
+
+        Raises:
+            ContextOverflowError: When there is no memory for a single row.
         """
-        rows = [continuations] * len(gates) if isinstance(continuations, Continuation) else continuations
+        targets = [continuations] * len(gates) if isinstance(continuations, Continuation) else continuations
         chosen = list(range(self.n_layers)) if layers is None else list(layers)
-        with self.exact_mode(grad=True):
-            shared = self._per_head(gates.detach())
+
+        def read(rows: Sequence[int]) -> Sequence[tuple[Tensor, Tensor]]:
+            shared = self._per_head(gates.detach()[list(rows)])
             leaves = {i: shared.clone().requires_grad_() for i in chosen}
-            loss = self.token_losses(memory, rows, [leaves.get(i, shared) for i in range(self.n_layers)]).mean
+            at = [leaves.get(i, shared) for i in range(self.n_layers)]
+            loss = self.token_losses(memory, [targets[i] for i in rows], at).mean
             slopes = torch.autograd.grad(loss.sum(), list(leaves.values()))
-        return GateGradients(loss.detach(), torch.stack(slopes, dim=1))
+            return list(zip(loss.detach(), torch.stack(slopes, dim=1), strict=True))
+
+        with self.exact_mode(grad=True):
+            found = in_batches(range(len(gates)), len(gates), read, f"a gradient, {_behind(memory)}")
+        return GateGradients(*(torch.stack(parts) for parts in zip(*found, strict=True)))
 
     def token_losses(self, memory: Memory, rows: Sequence[Continuation], gates: Sequence[Tensor]) -> TokenLosses:
         """Losses of targets behind a memory, in the gradient mode that is on.
@@ -297,7 +315,7 @@ class Generator:
         settings = GenerationConfig(
             max_new_tokens=max_new_tokens, do_sample=False, eos_token_id=end, pad_token_id=_first(end)
         )
-        with self.exact_mode(grad=False):
+        with self.exact_mode(grad=False), naming_lack_of_memory(f"a draft behind {len(prompt)} tokens"):
             ids = torch.tensor([prompt], device=self.device)
             generate: Any = self.plain.generate
             output = generate(ids, attention_mask=torch.ones_like(ids), generation_config=settings)
@@ -338,6 +356,10 @@ class Generator:
         # A copy, since gates that were made inside inference mode could not be saved for backward.
         wide = gates.to(self.device, self.engine.wide, copy=True)
         return wide[:, None, :].expand(-1, self.n_heads, -1)
+
+
+def _behind(memory: Memory) -> str:
+    return f"one question behind {len(memory)} tokens of documents"
 
 
 # Label of a position that predicts nothing.

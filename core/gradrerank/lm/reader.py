@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 
 import torch
 from tqdm.auto import tqdm
 
-from gradrerank.errors import ContextOverflowError, UnsupportedModelError
+from gradrerank.errors import ContextOverflowError, ScoringError, UnsupportedModelError
 from gradrerank.lm.engine import Engine
 from gradrerank.lm.gates import Reading
 from gradrerank.lm.kv_store import DocumentCache, DocumentStore, store_key
 from gradrerank.lm.limits import check_memory
 from gradrerank.lm.memory import Memory
+from gradrerank.lm.retrying import in_batches
 
 # Tokens that pass through the model together at most, unless one document alone has more.
 _TOKENS_AT_ONCE = 4096
@@ -28,7 +29,8 @@ class Reader:
         prefix: Token ids before every document; at least one.
         limit: Most tokens of prefix and document together.
         store: Where caches are kept.
-        batch_size: Documents that are read together.
+        batch_size: Documents that are read together; fewer where memory runs out.
+        decode: Text of token ids, for messages.
         progress: Whether to show a progress bar on stderr while several batches are read; None shows it on
             a terminal.
     """
@@ -41,6 +43,7 @@ class Reader:
         limit: int,
         store: DocumentStore,
         batch_size: int,
+        decode: Callable[[Sequence[int]], str],
         progress: bool | None = False,
     ) -> None:
         self.engine = engine
@@ -48,6 +51,7 @@ class Reader:
         self.limit = limit
         self.store = store
         self.batch_size = batch_size
+        self._decode = decode
         self.progress = progress
         self._prefix: tuple[str, Memory] | None = None
 
@@ -89,6 +93,7 @@ class Reader:
         Raises:
             ContextOverflowError: When a document is longer than the context, or the caches of all are
                 more than fits in memory.
+            ScoringError: When the model makes numbers of a document that are not finite.
         """
         keys = self._keys(documents)
         ids = dict(zip(keys, documents, strict=True))
@@ -99,9 +104,7 @@ class Reader:
         hidden = len(missing) <= self.batch_size or (None if self.progress is None else not self.progress)
         with tqdm(total=len(missing), desc="reading", unit="document", leave=False, disable=hidden) as bar:
             for batch in self._batches(missing, ids):
-                for key, cache in zip(batch, self.encode([ids[key] for key in batch]), strict=True):
-                    found[key] = cache
-                    self.store.put(key, cache)
+                found |= self._encoded(batch, ids)
                 bar.update(len(batch))
         if tokens is not None:
             tokens["documents"] += n_new
@@ -122,8 +125,7 @@ class Reader:
         missing = [key for key in ids if self.store.get(key) is None]
         yield len(documents) - len(missing), 0
         for batch in self._batches(missing, ids):
-            for key, cache in zip(batch, self.encode([ids[key] for key in batch]), strict=True):
-                self.store.put(key, cache)
+            self._encoded(batch, ids)
             yield len(batch), sum(len(ids[key]) for key in batch)
 
     def encode(self, sequences: Sequence[Sequence[int]]) -> list[DocumentCache]:
@@ -187,6 +189,26 @@ class Reader:
                 spans=torch.tensor(owner, device=device),
                 n_spans=n_spans,
             )
+
+    def _encoded(self, batch: Sequence[str], ids: dict[str, Sequence[int]]) -> dict[str, DocumentCache]:
+        """Encode a batch and put it into the store."""
+        texts = [ids[key] for key in batch]
+        caches = in_batches(texts, len(texts), self.encode, f"a document of {max(map(len, texts))} tokens")
+        for text, cache in zip(texts, caches, strict=True):
+            self._check_finite(cache, text)
+        for key, cache in zip(batch, caches, strict=True):
+            self.store.put(key, cache)
+        return dict(zip(batch, caches, strict=True))
+
+    def _check_finite(self, cache: DocumentCache, text: Sequence[int]) -> None:
+        """Refuse what would spoil the scores of all documents that stand beside it, now and from the store."""
+        if all(bool(part.isfinite().all()) for part in (cache.keys, cache.values)):
+            return
+        raise ScoringError(
+            f"the document {self._decode(text)[:60].strip()!r} ({len(text)} tokens) becomes numbers that are not "
+            f"finite in {self.engine.name} in {self.engine.dtype}; a dtype of wider range, such as 'bfloat16' or "
+            "'float32', may help"
+        )
 
     def _keys(self, documents: Sequence[Sequence[int]]) -> list[str]:
         fingerprint = self.engine.fingerprint()
