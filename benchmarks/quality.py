@@ -147,7 +147,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("data", type=Path, nargs="*", help="JSON Lines files, or BEIR-style folders")
     add("--list", action="store_true", help="list the names of configurations")
-    add("--configurations", default="gates,random,longest,shortest,bm25,minilm,rrf")
+    add("--configurations", default="default,gates,likelihood,random,longest,shortest,bm25,minilm,rrf")
     add("--questions", type=int, default=None, help="questions of each file; all when left out")
     add("--skip", type=int, default=0, help="questions that are passed over first")
     add("--run", type=Path, default=None, help="TREC run with the candidates of a folder")

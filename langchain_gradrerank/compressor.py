@@ -23,6 +23,7 @@ from gradrerank.adapting import (
     run_blocking,
 )
 from gradrerank.errors import InvalidArgumentError, InvalidTypeError, ScoringError
+from gradrerank.scorers import DEFAULT_SCORER
 from gradrerank.settings import Settings
 from gradrerank.targets import DraftWriter
 from gradrerank.together import RankJob, rank_together
@@ -81,8 +82,8 @@ class GradRerankCompressor(BaseDocumentCompressor):
             ``"source"`` (grouped by source).
         compress: Whether ``page_content`` keeps only those sentences that help; the whole text is then in
             ``metadata["gradrerank"]["original"]``.
-        scorer: ``"gates"``, another name in :data:`gradrerank.scorers.SCORERS`, or an object with ``name``
-            and ``score``.
+        scorer: A name in :data:`gradrerank.scorers.SCORERS`, several joined by ``+``, or an object with
+            ``name`` and ``score``.
         target: The text whose loss is read: ``"query"``, or ``"draft"``, an answer that ``llm``, or
             else the scoring model, writes first.
         llm: Any LangChain LLM, chat model, or runnable from a str to a str or message.
@@ -134,7 +135,7 @@ class GradRerankCompressor(BaseDocumentCompressor):
     per_source: dict[str, Any] | None = None
     order: str = "score"
     compress: bool = False
-    scorer: Any = "gates"
+    scorer: Any = DEFAULT_SCORER
     target: str = "query"
     llm: Any = None
     model: Any = Field(default=None, frozen=True)

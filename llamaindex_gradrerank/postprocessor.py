@@ -29,6 +29,7 @@ from gradrerank.errors import InvalidArgumentError, InvalidTypeError, ScoringErr
 from gradrerank.fetching import OnLoop
 from gradrerank.lm.embedded import HUB_NAME
 from gradrerank.lm.prompt import PromptTexts
+from gradrerank.scorers import DEFAULT_SCORER
 from gradrerank.settings import Settings
 from gradrerank.targets import DraftWriter
 from gradrerank.validation import check_place
@@ -115,8 +116,8 @@ class GradRerankPostprocessor(PromptMixin, BaseNodePostprocessor):
         "gradrerank['original'].",
     )
     scorer: Any = Field(
-        default="gates",
-        description="'gates', another name in gradrerank.scorers.SCORERS, or an object with name and score.",
+        default=DEFAULT_SCORER,
+        description="A name in gradrerank.scorers.SCORERS, several joined by '+', or an object with name and score.",
     )
     target: str = Field(
         default="query",

@@ -8,11 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import DOCUMENTS, QUERY, tiny
 
-from gradrerank import GradReranker
+from gradrerank import Document, GradReranker
 from gradrerank.errors import InvalidArgumentError, ScoringError
 from gradrerank.lm.generator import Generator
 from gradrerank.lm.kv_store import DocumentStore
-from gradrerank.scorers import CombinedScorer, GatesScorer, LikelihoodScorer, Scores, ScoringJob, as_scorer
+from gradrerank.scorers import (
+    CombinedScorer,
+    GatesScorer,
+    LikelihoodScorer,
+    Scores,
+    ScoringJob,
+    SimilarityScorer,
+    as_scorer,
+)
 
 
 class Fixed:
@@ -119,3 +127,16 @@ def test_names_and_weights_are_checked() -> None:
 def test_a_wrong_length_is_laid_at_the_door_of_the_scorer_that_gave_it(generator: Generator) -> None:
     with pytest.raises(ScoringError, match="'short'"):
         CombinedScorer([GatesScorer(), Fixed("short", [1.0])]).score(job_of(generator))
+
+
+def test_similarity_is_the_cosine_of_the_encoder() -> None:
+    vectors = {"a": [1.0, 0.0], "b": [1.0, 1.0], "T\nc": [0.0, 2.0], "q?": [3.0, 0.0]}
+    reranker = GradReranker(tiny("llama"), scorer="similarity", encoder=lambda texts: [vectors[t] for t in texts])
+    result = reranker.rerank("q?", ["a", "b", Document("c", title="T")])
+    assert {d.text: d.score for d in result} == pytest.approx({"a": 1.0, "b": 0.5**0.5, "c": 0.0})
+    assert result.tokens.get("documents", 0) == 0
+
+
+def test_similarity_without_an_encoder_says_so(generator: Generator) -> None:
+    with pytest.raises(ScoringError, match="encoder"):
+        SimilarityScorer().score(job_of(generator))

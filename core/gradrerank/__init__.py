@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         Scorer,
         Scores,
         ScoringJob,
+        SimilarityScorer,
         SurrogateScorer,
     )
     from gradrerank.sources.embedding import SentenceEncoder
@@ -85,6 +86,7 @@ _HOMES = {
     "SentenceUtility": "explaining",
     "SourceReport": "documents",
     "SpanUtility": "documents",
+    "SimilarityScorer": "scorers",
     "SurrogateScorer": "scorers",
     "TokenMap": "token_map",
     "load_generator": "lm.loading",
@@ -122,6 +124,7 @@ __all__ = [
     "SentenceUtility",
     "SourceReport",
     "SpanUtility",
+    "SimilarityScorer",
     "SurrogateScorer",
     "TokenMap",
     "load_generator",

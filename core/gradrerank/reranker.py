@@ -27,7 +27,7 @@ from gradrerank.indexing import IndexReport, index_documents
 from gradrerank.lm.disk_store import make_store
 from gradrerank.lm.loading import load_generator
 from gradrerank.reporting import cut_documents, ranked_documents, source_reports
-from gradrerank.scorers import Scorer, Scores, as_scorer
+from gradrerank.scorers import DEFAULT_SCORER, Scorer, Scores, as_scorer
 from gradrerank.scoring import score_calls
 from gradrerank.selecting import select_documents
 from gradrerank.settings import UNSET, Settings
@@ -54,10 +54,12 @@ class GradReranker:
     Args:
         model: The frozen causal LM: None for the embedded SmolLM2-135M-Instruct, a hub name or folder,
             a ``(model, tokenizer)`` pair that is left exactly as it is, or a ``Generator``.
-        scorer: ``"gates"`` (gradient in attention gates), ``"iterated"`` (the same at the best set of
-            ``top_n``, found by iteration), ``"mixture"`` (the paper's soft token),
-            ``"ablation"`` (exact leave-one-out), ``"attention"`` (ICR), ``"surrogate"`` (a sparse fit to
-            random ablations), or an object with ``name`` and ``score``.
+        scorer: ``"gates"`` (gradient in attention gates: one forward and one backward pass),
+            ``"likelihood"`` (each document alone: the question once for each), both as
+            ``"gates+likelihood"``, ``"iterated"`` (gates at the best set of ``top_n``, found by iteration),
+            ``"mixture"`` (the paper's soft token), ``"ablation"`` (exact leave-one-out), ``"attention"``
+            (ICR), ``"surrogate"`` (a sparse fit to random ablations), ``"similarity"`` (the encoder), several
+            joined by ``+``, or an object with ``name`` and ``score``.
         target: Text whose loss is read: ``"query"``, ``"draft"`` or ``"reference"``.
         encoder: Sentence encoder for the choice of sources: None for the embedded MiniLM, a name, a
             SentenceTransformer, or a callable from texts to vectors. Not used for a single source.
@@ -122,7 +124,7 @@ class GradReranker:
         self,
         model: str | tuple[PreTrainedModel, PreTrainedTokenizerBase] | Generator | None = None,
         *,
-        scorer: str | Scorer = "gates",
+        scorer: str | Scorer = DEFAULT_SCORER,
         target: str = "query",
         encoder: Any = None,
         select_sources: bool = True,
@@ -419,7 +421,7 @@ class GradReranker:
                 choose_before_reading(call, use, self.encoder)
             with call.watch.stage("target"):
                 self._read_target(call, use)
-        score_calls(filled, active, use, self.generator)
+        score_calls(filled, active, use, self.generator, self.encoder)
         for call in filled:
             with call.watch.stage("sources"):
                 credit_sources(call, use, self.generator)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gradrerank.context.selection import rank_and_cut
 from gradrerank.documents import DroppedDocument
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from gradrerank.settings import Settings
 
 
-def score_calls(calls: Iterable[Call], scorer: Scorer, use: Settings, generator: Generator) -> None:
+def score_calls(
+    calls: Iterable[Call], scorer: Scorer, use: Settings, generator: Generator, encoder: Any = None
+) -> None:
     """Fill in the scores of every call.
 
     Calls over the same documents are scored together where the scorer can; with ``max_candidates``
@@ -29,14 +31,15 @@ def score_calls(calls: Iterable[Call], scorer: Scorer, use: Settings, generator:
         scorer: The scorer.
         use: The settings.
         generator: The model.
+        encoder: The sentence encoder, for scorers that ask for one.
     """
     for group in _same_documents(calls):
         start = time.perf_counter()
         if use.max_candidates is not None:
             for call in group:
-                score_as_far_as_it_pays(call, scorer, use, generator)
+                score_as_far_as_it_pays(call, scorer, use, generator, encoder)
         else:
-            jobs = [_job(call, len(call.documents), use, generator) for call in group]
+            jobs = [_job(call, len(call.documents), use, generator, encoder) for call in group]
             for call, scores in zip(group, scores_of(scorer, jobs), strict=True):
                 call.scores = scores
         share = (time.perf_counter() - start) / len(group)
@@ -44,7 +47,9 @@ def score_calls(calls: Iterable[Call], scorer: Scorer, use: Settings, generator:
             call.watch.add("score", share)
 
 
-def score_as_far_as_it_pays(call: Call, scorer: Scorer, use: Settings, generator: Generator) -> None:
+def score_as_far_as_it_pays(
+    call: Call, scorer: Scorer, use: Settings, generator: Generator, encoder: Any = None
+) -> None:
     """Read a long pool in the order of retrieval until further documents stop being kept.
 
     The first ``max_candidates`` documents are always read. After that, blocks of a quarter of that
@@ -61,11 +66,12 @@ def score_as_far_as_it_pays(call: Call, scorer: Scorer, use: Settings, generator
         scorer: The scorer.
         use: The settings; ``max_candidates`` is set.
         generator: The model.
+        encoder: The sentence encoder, for scorers that ask for one.
     """
     total, limit = len(call.documents), use.max_candidates or len(call.documents)
     block, read = max(1, limit // 4), min(limit, total)
     while True:
-        call.scores = scores_of(scorer, [_job(call, read, use, generator)])[0]
+        call.scores = scores_of(scorer, [_job(call, read, use, generator, encoder)])[0]
         if read == total or not _pays(call.scores, read - block, use):
             break
         read = min(read + block, total)

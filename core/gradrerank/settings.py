@@ -15,7 +15,7 @@ from gradrerank.context.ordering import ORDERS
 from gradrerank.context.prompt_tokens import TokenCounter
 from gradrerank.context.retrieval import FUSIONS
 from gradrerank.errors import InvalidArgumentError, InvalidTypeError
-from gradrerank.scorers import Scorer, as_scorer
+from gradrerank.scorers import DEFAULT_SCORER, Scorer, as_scorer
 from gradrerank.source_choice import SOURCE_CHOICES
 from gradrerank.sources.weights import Weights, check_weights
 from gradrerank.targets import TARGETS, Drafting, DraftWriter
@@ -105,7 +105,7 @@ class Settings:
         True
     """
 
-    scorer: str | Scorer = "gates"
+    scorer: str | Scorer = DEFAULT_SCORER
     target: str = "query"
     select_sources: bool = True
     source_choice: str = "embedding"

@@ -1,6 +1,8 @@
 """Configurations written as text: ``gates``, ``gates:z=0.3``, ``gates+0.5*minilm``, ``native-icr``.
 
 a,b,c                           several
+default                         the package's own default scorer; its options are fields of Settings
+gates+likelihood                scorers joined as the package joins them
 gates:pieces=sentence,best=2    options of the scorer, and fields of Settings such as target=draft
 gates:retrieval=rrf             documents ordered and scored by a baseline first
 gates+0.5*minilm                weighted sum of z-scores
@@ -19,7 +21,7 @@ from gradrerank.evaluation.baselines import baselines, reader
 from gradrerank.evaluation.configurations import Configuration, baseline, combination, library
 from gradrerank.evaluation.ledger import key_of
 from gradrerank.evaluation.native import METHODS, native
-from gradrerank.scorers import SCORERS
+from gradrerank.scorers import DEFAULT_SCORER, SCORERS, Scorer, as_scorer
 from gradrerank.settings import Settings
 from gradrerank.sources.embedding import Encoder, SentenceEncoder
 from gradrerank.validation import check_choice
@@ -27,6 +29,7 @@ from gradrerank.validation import check_choice
 if TYPE_CHECKING:
     from gradrerank.reranker import GradReranker
 
+_DEFAULT = "default"
 _WEIGHT = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\*(.+)")
 
 
@@ -77,6 +80,8 @@ def parse(
         InvalidArgumentError: When there is no such configuration or option; the message names it.
     """
     parts = [part.strip() for part in spec.split("+")]
+    if len(parts) > 1 and all(part in SCORERS for part in parts):
+        return library(spec, reranker(), as_scorer(spec))
     matches = [_WEIGHT.fullmatch(part) for part in parts]
     weights = [float(match[1]) if match else 1.0 for match in matches]
     names = [match[2].strip() if match else part for match, part in zip(matches, parts, strict=True)]
@@ -88,7 +93,7 @@ def parse(
 
 def known_names() -> list[str]:
     """Names of all configurations without options."""
-    return [*SCORERS, *baselines(), *METHODS]
+    return [_DEFAULT, *SCORERS, *baselines(), *METHODS]
 
 
 def _single(spec: str, reranker: Callable[[], GradReranker], encoder: Encoder | None, seed: int) -> Configuration:
@@ -109,10 +114,14 @@ def _single(spec: str, reranker: Callable[[], GradReranker], encoder: Encoder | 
     retrieval = options.pop("retrieval", None)
     if retrieval is not None:
         check_choice(f"retrieval of {spec!r}", retrieval, list(functions))
-    make: Callable[..., Any] = SCORERS[name]
+    make: Callable[..., Any] = _default_scorer if name == _DEFAULT else SCORERS[name]
     _check_options(spec, options, list(inspect.signature(make).parameters))
     ordered = None if retrieval is None else (f"{retrieval} {seed}", functions[retrieval])
     return library(spec, reranker(), make(**options), retrieval=ordered, **settings)
+
+
+def _default_scorer() -> Scorer:
+    return as_scorer(DEFAULT_SCORER)
 
 
 def _options(spec: str, text: str) -> dict[str, Any]:

@@ -32,7 +32,7 @@ class PromptTexts:
         introduction: Opens the user turn, before the documents.
         question: Stands between the documents and the query where an answer follows.
         query: Stands between the documents and the query where the query itself is the target. It is read
-            again for every query: a shorter one is quicker, and on the embedded model ranks a little worse.
+            again for every query and every document, so a short one is quicker.
 
     Example:
         >>> PromptTexts(system="Answer from the laws below.").introduction
@@ -42,7 +42,7 @@ class PromptTexts:
     system: str = "You answer questions using documents."
     introduction: str = "Here are some documents.\n"
     question: str = "Using the documents, answer this question in a few words.\nQuestion:"
-    query: str = "Using the documents, answer this question in a few words.\nQuestion:"
+    query: str = "Question:"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from gradrerank.scorers.gates import GatesScorer
 from gradrerank.scorers.iterated import IteratedGatesScorer
 from gradrerank.scorers.likelihood import LikelihoodScorer
 from gradrerank.scorers.mixture import MixtureScorer
+from gradrerank.scorers.similarity import SimilarityScorer
 from gradrerank.scorers.surrogate import SurrogateScorer
 from gradrerank.validation import check_choice
 
@@ -25,9 +26,14 @@ SCORERS: dict[str, Callable[[], Scorer]] = {
     "likelihood": LikelihoodScorer,
     "attention": AttentionScorer,
     "surrogate": SurrogateScorer,
+    "similarity": SimilarityScorer,
 }
 
+DEFAULT_SCORER = "gates+likelihood"
+"""What is best on training questions of its own cost; see benchmarks/RESULTS.md."""
+
 __all__ = [
+    "DEFAULT_SCORER",
     "SCORERS",
     "AblationScorer",
     "AttentionScorer",
@@ -40,6 +46,7 @@ __all__ = [
     "Scorer",
     "Scores",
     "ScoringJob",
+    "SimilarityScorer",
     "SurrogateScorer",
     "as_scorer",
 ]
@@ -55,8 +62,8 @@ def as_scorer(scorer: str | Scorer) -> Scorer:
     Returns:
         The scorer, with its default settings when it was named. Where several are joined, ``"gates"`` is
         the sum of a document's two best sentences, and ``"likelihood"`` the share of the words that a
-        document explains, which weighs three times as much as any other: what was best on training
-        questions (benchmarks/RESULTS.md).
+        document explains, which weighs three times as much as gates, and ``"similarity"`` three quarters:
+        what was best on training questions (benchmarks/RESULTS.md).
 
     Raises:
         InvalidArgumentError: When no scorer has this name.
@@ -86,4 +93,4 @@ _JOINED: dict[str, Callable[[], Scorer]] = {
     "gates": partial(GatesScorer, best=2),
     "likelihood": partial(LikelihoodScorer, shares=True),
 }
-_WEIGHTS = {"likelihood": 3.0}
+_WEIGHTS = {"likelihood": 3.0, "similarity": 0.75}

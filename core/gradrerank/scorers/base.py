@@ -26,6 +26,7 @@ class ScoringJob:
         generator: The frozen language model.
         top_n: How many documents the caller will keep, or None.
         tokens: To be increased by the tokens that the scorer sends through the model, by stage.
+        encoder: The reranker's sentence encoder, or None where there is none.
         held: Caches of the documents once :meth:`caches` has read them.
     """
 
@@ -35,6 +36,7 @@ class ScoringJob:
     generator: Generator
     top_n: int | None = None
     tokens: Counter[str] = field(default_factory=Counter)
+    encoder: Any = None
     held: list[DocumentCache] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def caches(self) -> Sequence[DocumentCache]:
