@@ -3,16 +3,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
-EXTRAS := langchain,llamaindex,embedded,evaluation,pandas,plot,dev
+EXTRAS := langchain,llamaindex,embedded,evaluation,calibration,pandas,plot,dev
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 OFFLINE := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test lint types format build bench clean
+.PHONY: help install demo test lint types format build bench notebooks docs clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 install: $(READY) ## Make .venv with every extra and the embedded models
 
@@ -50,6 +50,12 @@ bench: $(READY) ## List the benchmarks
 	@echo "Run one with: $(BIN)/python FILE --help"
 	@ls benchmarks/*.py 2>/dev/null || echo "(no benchmark yet)"
 
+notebooks: $(READY) ## Execute the notebooks and keep their outputs (FILES=notebooks/01_quickstart.ipynb for one)
+	@$(OFFLINE) $(BIN)/python notebooks/execute.py $(FILES)
+
+docs: $(READY) ## Build the documentation into site/, without a network
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs --quiet build
+
 clean: ## Remove build outputs and caches (keeps .venv)
-	@rm -rf dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

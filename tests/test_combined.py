@@ -58,14 +58,14 @@ def test_no_scorer_counts_more_because_its_numbers_are_larger(
     assert other == pytest.approx(one, rel=1e-6, abs=1e-6)
 
 
-def test_unit_and_zero_are_those_of_the_first(generator: Generator) -> None:
+def test_it_is_the_weighted_mean_in_the_unit_of_the_first(generator: Generator) -> None:
     scores = CombinedScorer([Fixed("a", [1, 2, 3, 4, 5]), Fixed("b", [10, 0, 0, 0, 10])], [0.5]).score(
         job_of(generator)
     )
     spread = np.std([1, 2, 3, 4, 5])
     b = np.array([10, 0, 0, 0, 10.0])
-    assert scores.utilities == pytest.approx(list(np.arange(1, 6) + 0.5 * spread * (b - b.mean()) / b.std()))
-    assert np.mean(scores.utilities) == pytest.approx(3)
+    assert scores.utilities == pytest.approx(list((np.arange(1, 6) + 0.5 * spread * (b - b.mean()) / b.std()) / 1.5))
+    assert np.mean(scores.utilities) == pytest.approx(2)
     assert scores.stages[0] == {"a": 1, "b": 10}
     assert scores.details == {"said": "a", "b": {"said": "b"}}
 
@@ -73,9 +73,9 @@ def test_unit_and_zero_are_those_of_the_first(generator: Generator) -> None:
 def test_a_scorer_without_preference_changes_nothing(generator: Generator) -> None:
     job = job_of(generator)
     flat = CombinedScorer([Fixed("a", [1, 2, 3, 4, 5]), Fixed("b", [0.1 + 0.2] * 5)])
-    assert flat.score(job).utilities == [1, 2, 3, 4, 5]
+    assert flat.score(job).utilities == [0.5, 1, 1.5, 2, 2.5]
     flat_first = CombinedScorer([Fixed("a", [0.0] * 5), Fixed("b", [1, 2, 3, 4, 5])]).score(job)
-    assert flat_first.utilities == [-2, -1, 0, 1, 2]
+    assert flat_first.utilities == [-1, -0.5, 0, 0.5, 1]
 
 
 def test_documents_are_read_once_for_all_scorers_even_without_a_store() -> None:
@@ -108,7 +108,7 @@ def test_a_batch_equals_single_calls() -> None:
 
 def test_one_document_alone(generator: Generator) -> None:
     scores = as_scorer("gates+likelihood").score(job_of(generator, DOCUMENTS[:1]))
-    assert scores.utilities == pytest.approx([scores.stages[0]["gates"]])
+    assert scores.utilities == pytest.approx([scores.stages[0]["gates"] / 4])
 
 
 def test_names_and_weights_are_checked() -> None:

@@ -35,7 +35,7 @@ def test_gates_of_sentences_change_no_score(reranker: GradReranker, options: dic
 
 
 def test_sentences_of_a_document_add_up_to_its_score(reranker: GradReranker) -> None:
-    result = reranker.rerank(QUERY, SOURCES)
+    result = reranker.rerank(QUERY, SOURCES, scorer="gates")
     explanation = result.explain()
     for document in result:
         own = [s.utility for s in explanation if s.rank == document.rank]

@@ -28,7 +28,7 @@ PACKAGES = ("gradrerank", "langchain_gradrerank", "llamaindex_gradrerank")
 HOMES = {"gradrerank": ROOT / "core", "langchain_gradrerank": ROOT, "llamaindex_gradrerank": ROOT}
 # Beside what every user has, a package may import what these extras bring.
 EXTRAS = {
-    "gradrerank": {"pandas", "plot", "embedded", "evaluation"},
+    "gradrerank": {"pandas", "plot", "embedded", "evaluation", "calibration"},
     "langchain_gradrerank": {"langchain"},
     "llamaindex_gradrerank": {"llamaindex"},
 }

@@ -229,7 +229,7 @@ def test_C16_min_score_is_a_probability_once_calibrated(method: str) -> None:
     reranker = GradReranker(tiny())
     queries, sources, gold = labelled()
     curve = reranker.calibrate_scores(queries, sources, gold, method=method, min_score=1e9, top_n=2)
-    assert (curve.n_documents, curve.n_gold, curve.scorer, curve.target) == (60, 24, "gates", "query")
+    assert (curve.n_documents, curve.n_gold, curve.scorer, curve.target) == (60, 24, "gates+likelihood", "query")
     full = reranker.rerank(queries[0], sources[0], calibration=curve)
     probabilities = [d.scores["probability"] for d in full]
     assert probabilities == pytest.approx(curve.probabilities([d.score for d in full]))
@@ -244,7 +244,7 @@ def test_C16_min_score_is_a_probability_once_calibrated(method: str) -> None:
 def test_a_calibration_of_another_scorer_or_target_is_refused_before_the_model_is_asked() -> None:
     reranker = GradReranker(tiny())
     curve = reranker.calibrate_scores(*labelled())
-    with pytest.raises(InvalidArgumentError, match="calibration was fitted on scorer 'gates'"):
+    with pytest.raises(InvalidArgumentError, match=r"calibration was fitted on scorer 'gates\+likelihood'"):
         reranker.rerank(QUERY, DOCUMENTS, calibration=curve, scorer="ablation")
     with pytest.raises(InvalidArgumentError, match="min_score is a probability between 0 and 1"):
         GradReranker(tiny(), calibration=curve, min_score=-0.5)

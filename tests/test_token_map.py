@@ -24,7 +24,7 @@ def reranker() -> GradReranker:
 @pytest.mark.parametrize("target", [{}, {"target": "reference", "reference": "At nine, e\u0301 👩\u200d👧."}])
 def test_tokens_spell_the_target_and_their_mean_is_the_score(reranker: GradReranker, target: dict[str, Any]) -> None:
     found = reranker.explain_tokens(QUERY, SOURCES, **target)
-    result = reranker.rerank(QUERY, SOURCES, **target)
+    result = reranker.rerank(QUERY, SOURCES, scorer="gates", **target)
     assert found.utilities.shape == (len(found.tokens), len(DOCUMENTS))
     scores = {d.text: d.score for d in result}
     for document, sources, utility in zip(found.documents, found.sources, found.utilities.mean(0), strict=True):
@@ -53,7 +53,7 @@ def test_the_area_under_the_slope_is_what_documents_do_together(reranker: GradRe
     path = reranker.gate_path(QUERY, SOURCES)
     scores = reranker.rerank(QUERY, SOURCES, scorer=GatesScorer(steps=64)).documents
     assert sum(d.score for d in scores) == pytest.approx(path.together, rel=0.05, abs=0.02)
-    here = reranker.rerank(QUERY, SOURCES).documents
+    here = reranker.rerank(QUERY, SOURCES, scorer="gates").documents
     assert sum(path.utilities) == pytest.approx(sum(d.score for d in here), rel=1e-3, abs=1e-5)
 
 

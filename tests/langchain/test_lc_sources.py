@@ -6,6 +6,7 @@ from langchain_core.documents import Document
 from tiny import DOCUMENTS, QUERY, tiny
 
 from gradrerank import GradReranker, ScoreCalibration
+from gradrerank.scorers import DEFAULT_SCORER
 from langchain_gradrerank import GradRerankCompressor
 
 
@@ -31,7 +32,7 @@ def test_a_calibration_survives_a_dump_and_bounds_by_probability() -> None:
     every = reranker.rerank(QUERY, by_source(), select_sources=False)
     middle = (every[1].score + every[2].score) / 2
     curve = ScoreCalibration(
-        method="isotonic", scorer="gates", target="query", knots=((middle - 1e-4, 0.1), (middle + 1e-4, 0.9))
+        method="isotonic", scorer=DEFAULT_SCORER, target="query", knots=((middle - 1e-4, 0.1), (middle + 1e-4, 0.9))
     )
     compressor = GradRerankCompressor(reranker=reranker, calibration=curve, min_score=0.5, select_sources=False)
     again = GradRerankCompressor(

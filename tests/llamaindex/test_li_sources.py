@@ -6,6 +6,7 @@ from llama_index.core.schema import NodeWithScore, TextNode
 from tiny import DOCUMENTS, QUERY, tiny
 
 from gradrerank import GradReranker, ScoreCalibration
+from gradrerank.scorers import DEFAULT_SCORER
 from llamaindex_gradrerank import GradRerankPostprocessor
 
 
@@ -38,7 +39,7 @@ def test_a_calibration_survives_serialization_and_bounds_by_probability() -> Non
     every = reranker.rerank(QUERY, by_source(), select_sources=False)
     middle = (every[1].score + every[2].score) / 2
     curve = ScoreCalibration(
-        method="isotonic", scorer="gates", target="query", knots=((middle - 1e-4, 0.1), (middle + 1e-4, 0.9))
+        method="isotonic", scorer=DEFAULT_SCORER, target="query", knots=((middle - 1e-4, 0.1), (middle + 1e-4, 0.9))
     )
     fields = {"reranker": reranker, "min_score": 0.5, "select_sources": False}
     postprocessor = GradRerankPostprocessor(calibration=curve, **fields)

@@ -5,10 +5,11 @@ worth nothing beside the others may be the answer said twice, and what is worth 
 the same answer for every document of its subject, so neither decides by itself. With the utilities
 g of the first scorer and l of each further one,
 
-    phi_i = g_i + sum over l of  w  sd(g) / sd(l)  (l_i - mean(l))
+    phi_i = (g_i + sum over l of  w_l  sd(g) / sd(l)  (l_i - mean(l)))  /  (1 + sum of w_l)
 
-so a combination keeps unit and zero of its first scorer, and no scorer counts more because its
-numbers are larger.
+the weighted mean of all scorers, each with the spread of the first one. So a combination keeps the
+unit of its first scorer, a document that is average to all others keeps the sign that the first one
+gave it, and no scorer counts more because its numbers are larger.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ class CombinedScorer:
     """Score documents by several scorers together.
 
     Args:
-        scorers: At least two scorers. The first gives the unit and the zero of the utilities, and the
-            utilities of pieces inside documents.
+        scorers: At least two scorers. The first gives the unit of the utilities, and the utilities of pieces
+            inside documents.
         weights: The weight of each further scorer, from 0; None weighs all like the first.
 
     Raises:
@@ -87,8 +88,10 @@ class CombinedScorer:
 
         first, *further = (np.asarray(part.utilities, dtype=float) for part in parts)
         total = first.copy()
-        for weight, utilities in zip(self.weights or [1.0] * len(further), further, strict=True):
+        weights = self.weights or [1.0] * len(further)
+        for weight, utilities in zip(weights, further, strict=True):
             total += weight * _in_units_of(first, utilities)
+        total /= 1 + sum(weights)
         details = dict(parts[0].details)
         details |= {s.name: dict(part.details) for s, part in zip(self.scorers[1:], parts[1:], strict=True)}
         stages = [
