@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import DOCUMENTS, QUERY, tiny
+from tiny import DOCUMENTS, QUERY, tiny, tiny_model
 
 from gradrerank import GradReranker, load_generator
 from gradrerank.errors import InvalidArgumentError, ModelLoadError
 from gradrerank.lm import embedded
+from gradrerank.lm.check import check_gates
+from gradrerank.lm.embedded import trial_mark
 
 
 @pytest.fixture
@@ -155,6 +157,19 @@ def test_embedded_model_agrees_with_leave_one_out_about_the_answer(embedded_rera
     gates, ablation = (embedded_reranker.rerank(query, FERRY, scorer=s, **answer) for s in ("gates", "ablation"))
     assert gates[0].text == ablation[0].text == FERRY["timetable"][0]
     assert gates.details["loss"] == pytest.approx(ablation.details["loss"], rel=1e-4)
+
+
+@pytest.mark.real_model
+def test_gates_work_in_the_embedded_model_whatever_an_earlier_process_noted(embedded_reranker: GradReranker) -> None:
+    check_gates(embedded_reranker.generator)
+
+
+def test_gates_are_tried_once_for_each_release_type_and_device(tmp_path: Path) -> None:
+    """What one process found out holds for the next one with the same weights, type and libraries only."""
+    wide, narrow = (tiny_model("llama", dtype=dtype) for dtype in (torch.float32, torch.bfloat16))
+    assert trial_mark(tmp_path, wide) == trial_mark(tmp_path, wide)
+    assert trial_mark(tmp_path, wide) != trial_mark(tmp_path, narrow)
+    assert trial_mark(tmp_path, wide).parent == tmp_path
 
 
 @pytest.mark.real_model

@@ -63,6 +63,25 @@ def whole_copy() -> Path | None:
     return target if package is not None and _is_whole(target) else None
 
 
+def trial_mark(folder: Path, model: PreTrainedModel) -> Path:
+    """The file that says that gates were tried in the embedded model and work.
+
+    It holds for one release of this package, torch and transformers, one type and one kind of device, so
+    that a later process on the same machine need not try again.
+
+    Args:
+        folder: The folder of the dequantised copy.
+        model: The model that was loaded from it.
+    """
+    import torch
+    import transformers
+
+    import gradrerank
+
+    state = [gradrerank.__version__, torch.__version__, transformers.__version__, model.dtype, model.device.type]
+    return folder / f"gates-{hashlib.sha256(repr(state).encode()).hexdigest()[:16]}"
+
+
 def _places() -> tuple[Path | None, Path]:
     """The package that carries the model, or None, and where its dequantised copy lies."""
     package = package_folder(_PACKAGE)

@@ -78,6 +78,8 @@ class Generator:
         batch_size: Documents that are read together.
         show_progress: Whether to show a progress bar on stderr while many documents are read; None shows
             it on a terminal.
+        tried: Whether it is known that attention can be gated in this very model with these releases of
+            torch and transformers; False tries it (see :func:`gradrerank.lm.check.check_gates`).
 
     Raises:
         UnsupportedModelError: When attention cannot be gated in this model, or the tokenizer or the
@@ -101,6 +103,7 @@ class Generator:
         store: DocumentStore | None = None,
         batch_size: int = 16,
         show_progress: bool | None = False,
+        tried: bool = False,
     ) -> None:
         self.name = name or getattr(model, "name_or_path", "") or type(model).__name__
         _check_pair(model, tokenizer)
@@ -123,7 +126,8 @@ class Generator:
             decode=self.tokenizer.decode,
             progress=show_progress,
         )
-        check_gates(self)
+        if not tried:
+            check_gates(self)
 
     @property
     def plain(self) -> PreTrainedModel:

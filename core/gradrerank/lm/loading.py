@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from gradrerank.errors import InvalidArgumentError, InvalidTypeError, ModelLoadError
-from gradrerank.lm.embedded import HUB_NAME, embedded_model_folder, whole_copy
+from gradrerank.lm.embedded import HUB_NAME, embedded_model_folder, trial_mark, whole_copy
 from gradrerank.quiet import quiet_if_local
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -46,10 +49,17 @@ def load_generator(
         UnsupportedModelError: When it can be loaded and not used.
     """
     if model is None or isinstance(model, str):
-        weights, tokenizer, name = _load_named(model, device, dtype)
+        weights, tokenizer, name, copy = _load_named(model, device, dtype)
         from gradrerank.lm.generator import Generator
 
-        return Generator(weights, tokenizer, name=name, **options)
+        mark = None if copy is None else trial_mark(copy, weights)
+        tried = mark is not None and mark.is_file()
+        generator = Generator(weights, tokenizer, name=name, tried=tried, **options)
+        if mark is not None and not tried:
+            # A folder that cannot be written to only means that the next process tries again.
+            with contextlib.suppress(OSError):
+                mark.touch()
+        return generator
     from gradrerank.lm.generator import Generator
 
     _refuse_for_loaded(device=device, dtype=dtype)
@@ -66,7 +76,8 @@ def load_generator(
 
 def _load_named(
     name: str | None, device: str | torch.device | None, dtype: str | torch.dtype | None
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, str]:
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, str, Path | None]:
+    """Model, tokenizer, name, and the folder of the embedded model's copy where it is that."""
     # Reading half a gigabyte for its hash and importing torch wait for different things.
     with ThreadPoolExecutor(max_workers=1) as thread:
         copy = thread.submit(whole_copy) if name is None else None
@@ -86,7 +97,7 @@ def _load_named(
         tokenizer = AutoTokenizer.from_pretrained(where)
     except (OSError, ValueError, ImportError, RuntimeError) as error:
         raise ModelLoadError(f"model {name or HUB_NAME!r} could not be loaded: {error}{_advice(name)}") from error
-    return weights, tokenizer, name or HUB_NAME
+    return weights, tokenizer, name or HUB_NAME, folder
 
 
 def usable_device(device: str | torch.device | None) -> torch.device:
