@@ -1,19 +1,21 @@
-"""Time and memory: one call cold and warm, many documents, many queries, a second process.
+"""Time and memory: one call cold and warm, 10 to 1,000 documents, many queries, a second process.
 
     python benchmarks/speed.py call                # 20 made-up documents of 90 tokens
     python benchmarks/speed.py call --documents 20 --tokens 150
     python benchmarks/speed.py call --data ../shared/data/musique_train100.jsonl
-    python benchmarks/speed.py scale               # 100 and 1,000 documents
+    python benchmarks/speed.py scale               # 10, 100 and 1,000 documents
     python benchmarks/speed.py batch               # 64 queries over 100 documents
     python benchmarks/speed.py start               # a second process to its first result
+    python benchmarks/speed.py all --out speed.json
 
-What is compared is measured in one process on the same documents, in turn, the median of several
-rounds. Absolute seconds depend on the machine; the ratios are what to compare.
+What is compared is measured in one process on the same documents, in turn, over several rounds after
+one that does not count. Absolute seconds depend on the machine; the ratios are what to compare.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import resource
 import statistics
 import subprocess
@@ -21,6 +23,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -29,6 +32,7 @@ from rich.table import Table
 from gradrerank import GradReranker, SentenceEncoder
 from gradrerank.evaluation import read_questions
 from gradrerank.lm.prompt import DocumentTokens
+from gradrerank.scorers import DEFAULT_SCORER, SCORERS
 
 WORDS = """
 the ferry to the island leaves from the east pier every morning and the keeper of the lighthouse writes down
@@ -36,6 +40,7 @@ the weather while the tram carries visitors over the hill to the old harbour whe
 """.split()  # noqa: SIM905
 QUERY = "When does the ferry to the island leave, and from which pier?"
 OUT = Console(width=110)
+RESULTS: list[dict[str, Any]] = []
 
 
 def make_documents(reranker: GradReranker, n: int, tokens: int) -> list[str]:
@@ -48,8 +53,8 @@ def make_documents(reranker: GradReranker, n: int, tokens: int) -> list[str]:
     return texts
 
 
-def rounds(works: dict[str, Callable[[], object]], n: int) -> dict[str, float]:
-    """Median seconds of each piece of work, run in turn n times after a round that does not count."""
+def rounds(works: dict[str, Callable[[], object]], n: int) -> dict[str, list[float]]:
+    """Seconds of each piece of work, run in turn n times after a round that does not count."""
     times: dict[str, list[float]] = {name: [] for name in works}
     for i in range(n + 1):
         for name, work in works.items():
@@ -57,7 +62,7 @@ def rounds(works: dict[str, Callable[[], object]], n: int) -> dict[str, float]:
             work()
             if i:
                 times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(found) for name, found in times.items()}
+    return times
 
 
 def plain_forward(reranker: GradReranker, documents: list[DocumentTokens]) -> None:
@@ -76,14 +81,27 @@ def naive_row(reranker: GradReranker, query: str, documents: list[DocumentTokens
         )
 
 
-def show(title: str, seconds: dict[str, float], unit: str) -> None:
-    """Print seconds, and how many times those of ``unit`` they are."""
+def show(
+    title: str, times: dict[str, list[float]], unit: str, tokens: dict[str, int] | None = None
+) -> dict[str, float]:
+    """Print median, 95th percentile, tokens, and the ratio to ``unit``; give the medians back."""
+    median = {name: statistics.median(found) for name, found in times.items()}
     table = Table(title=title)
-    for column in ("", "seconds", f"x {unit}"):
+    for column in ("", "seconds", "95th percentile", f"x {unit}", "tokens"):
         table.add_column(column, justify="left" if not column else "right")
-    for name, value in seconds.items():
-        table.add_row(name, f"{value:.3f}", f"{value / seconds[unit]:.2f}")
+    for name, found in times.items():
+        slow = sorted(found)[min(len(found) - 1, round(0.95 * (len(found) - 1)))]
+        seen = str(tokens[name]) if tokens and name in tokens else ""
+        table.add_row(name, f"{median[name]:.3f}", f"{slow:.3f}", f"{median[name] / median[unit]:.2f}", seen)
+        RESULTS.append({"title": title, "name": name, "seconds": found, "tokens": (tokens or {}).get(name)})
     OUT.print(table)
+    return median
+
+
+def say(text: str) -> None:
+    """Print a line and keep it."""
+    OUT.print(text)
+    RESULTS.append({"title": text})
 
 
 def peak_mib() -> float:
@@ -98,69 +116,71 @@ def call(options: argparse.Namespace, reranker: GradReranker) -> None:
         question = next(read_questions(options.data))
         query, texts = question.text, [d.text for found in question.sources.values() for d in found]
     documents = reranker.generator.layout.documents([(None, text) for text in texts])
-    encoder, before = SentenceEncoder(cache_size=1), peak_mib()
+    encoder, before, results = SentenceEncoder(cache_size=1), peak_mib(), {}
 
-    def cold() -> None:
-        reranker.generator.store.clear()
-        reranker.rerank(query, {"notes": texts})
+    def rank(name: str, scorer: str) -> None:
+        if name.endswith("cold"):
+            reranker.generator.store.clear()
+        results[name] = reranker.rerank(query, {"notes": texts}, scorer=scorer)
 
-    def warm(scorer: str = "gates") -> None:
-        reranker.rerank(query, {"notes": texts}, scorer=scorer)
-
-    seconds = rounds(
-        {
-            "gates, cold": cold,
-            "gates, warm": warm,
-            "one plain forward over the documents": lambda: plain_forward(reranker, documents),
-            "MiniLM bi-encoder": lambda: encoder.encode([*texts, query]),
-            "mixture": lambda: warm("mixture"),
-        },
-        options.rounds,
-    )
-    rows = rounds({"row": lambda: naive_row(reranker, query, documents), "ablation": lambda: warm("ablation")}, 2)
-    seconds["ablation, warm"] = rows["ablation"]
-    seconds[f"naive leave-one-out ({len(texts) + 1} prompts, from the time of one)"] = (len(texts) + 1) * rows["row"]
-    size = f"{len(texts)} documents, {sum(map(len, documents))} tokens"
-    show(f"{size}, {options.dtype}, {torch.get_num_threads()} threads", seconds, "gates, cold")
-    ratios = {
-        "warm / MiniLM": seconds["gates, warm"] / seconds["MiniLM bi-encoder"],
-        "cold / plain forward": seconds["gates, cold"] / seconds["one plain forward over the documents"],
-        "naive / cold": (len(texts) + 1) * rows["row"] / seconds["gates, cold"],
-        "naive / warm": (len(texts) + 1) * rows["row"] / seconds["gates, warm"],
+    naive = f"naive leave-one-out ({len(texts) + 1} prompts, from the time of one)"
+    forward, dense = "one plain forward over the documents", "MiniLM bi-encoder"
+    works: dict[str, Callable[[], object]] = {
+        "gates, cold": lambda: rank("gates, cold", "gates"),
+        "gates, warm": lambda: rank("gates, warm", "gates"),
+        forward: lambda: plain_forward(reranker, documents),
+        dense: lambda: encoder.encode([*texts, query]),
+        f"{DEFAULT_SCORER}, cold": lambda: rank(f"{DEFAULT_SCORER}, cold", DEFAULT_SCORER),
+        f"{DEFAULT_SCORER}, warm": lambda: rank(f"{DEFAULT_SCORER}, warm", DEFAULT_SCORER),
     }
-    OUT.print(", ".join(f"{name} {value:.2f}" for name, value in ratios.items()))
+    times = rounds(works, options.rounds)
+    others = [name for name in SCORERS if name not in ("gates", "similarity")]
+    slower = {f"{name}, warm": lambda name=name: rank(f"{name}, warm", name) for name in others}
+    times |= rounds({**slower, naive: lambda: naive_row(reranker, query, documents)}, 2)
+    times[naive] = [(len(texts) + 1) * seconds for seconds in times[naive]]
+    tokens = {name: sum(result.tokens.values()) for name, result in results.items()}
+    tokens[forward] = sum(map(len, documents))
+    size = f"{len(texts)} documents, {tokens[forward]} tokens"
+    median = show(f"{size}, {options.dtype}, {torch.get_num_threads()} threads", times, "gates, cold", tokens)
+    ratios = {
+        "warm / MiniLM": median["gates, warm"] / median[dense],
+        "cold / plain forward": median["gates, cold"] / median[forward],
+        "naive / cold": median[naive] / median["gates, cold"],
+        "naive / warm": median[naive] / median["gates, warm"],
+    }
+    say("gates: " + ", ".join(f"{name} {value:.2f}" for name, value in ratios.items()))
+    for name in ("gates, cold", "gates, warm"):
+        say(f"{name}, seconds by stage: " + ", ".join(f"{k} {v:.3f}" for k, v in results[name].timings.items()))
     held = reranker.generator.store.nbytes / 2**20
-    OUT.print(
-        f"document store {held:.0f} MiB; peak memory {peak_mib():.0f} MiB, before the first call {before:.0f} MiB"
-    )
+    say(f"document store {held:.0f} MiB; peak memory {peak_mib():.0f} MiB, before the first call {before:.0f} MiB")
 
 
 def scale(options: argparse.Namespace, reranker: GradReranker) -> None:
-    """100 and 1,000 documents, cold and warm."""
+    """10, 100 and 1,000 documents, cold and warm."""
     texts = make_documents(reranker, 1000, options.tokens)
-    seconds = {}
-    for n in (100, 1000):
+    reranker.rerank(QUERY, {"notes": texts[:3]}, scorer="gates")
+    times: dict[str, list[float]] = {}
+    for n in (10, 100, 1000):
         reranker.generator.store.clear()
         for state in ("cold", "warm"):
-            start = time.perf_counter()
-            reranker.rerank(QUERY, {"notes": texts[:n]})
-            seconds[f"{n} documents, {state}"] = time.perf_counter() - start
-    show(f"{options.tokens} tokens a document, {options.dtype}", seconds, "100 documents, cold")
+            for _ in range(1 if state == "cold" else 3):
+                start = time.perf_counter()
+                reranker.rerank(QUERY, {"notes": texts[:n]}, scorer="gates")
+                times.setdefault(f"{n} documents, {state}", []).append(time.perf_counter() - start)
+        say(f"{n} documents: peak memory {peak_mib():.0f} MiB")
+    median = show(f"{options.tokens} tokens a document, {options.dtype}", times, "100 documents, cold")
     for state in ("cold", "warm"):
-        OUT.print(
-            f"{state}: 1,000 / 100 = {seconds[f'1000 documents, {state}'] / seconds[f'100 documents, {state}']:.1f}"
-        )
-    OUT.print(f"peak memory {peak_mib():.0f} MiB")
+        say(f"{state}: 1,000 / 100 = {median[f'1000 documents, {state}'] / median[f'100 documents, {state}']:.1f}")
 
 
 def batch(options: argparse.Namespace, reranker: GradReranker) -> None:
     """64 queries over one pool of 100 documents: single warm calls and one batch."""
     texts = make_documents(reranker, 100, options.tokens)
     queries = [f"{QUERY[:-1]}, says note {i}?" for i in range(64)]
-    reranker.rerank(QUERY, {"notes": texts})
+    reranker.rerank(QUERY, {"notes": texts}, scorer="gates")
     works: dict[str, Callable[[], object]] = {
-        "64 single warm calls": lambda: [reranker.rerank(query, {"notes": texts}) for query in queries],
-        "one batch of 64": lambda: reranker.rerank_batch(queries, {"notes": texts}),
+        "64 single warm calls": lambda: [reranker.rerank(q, {"notes": texts}, scorer="gates") for q in queries],
+        "one batch of 64": lambda: reranker.rerank_batch(queries, {"notes": texts}, scorer="gates"),
     }
     show("64 queries, 100 documents in the store", rounds(works, 1), "one batch of 64")
 
@@ -172,25 +192,31 @@ def start(options: argparse.Namespace, reranker: GradReranker) -> None:
         "from gradrerank import GradReranker; "
         "print(len(GradReranker().rerank('When?', [f'The ferry {i} leaves at {i}.' for i in range(10)])))"
     )
-    works = {"second process to its first result": lambda: subprocess.run([sys.executable, "-c", code], check=True)}
-    show("10 short documents", rounds(works, options.rounds), "second process to its first result")
+
+    def run() -> None:
+        subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+    show("10 short documents", rounds({"second process": run}, options.rounds), "second process")
 
 
 def main() -> None:
-    """Run one of the measurements."""
-    measurements = {f.__name__: f for f in (call, scale, batch, start)}
+    """Run one of the measurements, or all of them."""
+    measurements = {f.__name__: f for f in (start, call, batch, scale)}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=list(measurements))
+    parser.add_argument("what", choices=[*measurements, "all"])
     parser.add_argument("--documents", type=int, default=20)
     parser.add_argument("--tokens", type=int, default=90)
     parser.add_argument("--data", type=Path, default=None, help="the documents of the first question of this file")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--device", default=None)
+    parser.add_argument("--out", type=Path, default=None, help="a JSON file of all that was measured")
     options = parser.parse_args()
-    capacity = 8 << 30 if options.what == "scale" else None
-    reranker = GradReranker(dtype=options.dtype, device=options.device, cache_bytes=capacity)
-    measurements[options.what](options, reranker)
+    reranker = GradReranker(dtype=options.dtype, device=options.device, cache_bytes=8 << 30)
+    for name in measurements if options.what == "all" else [options.what]:
+        measurements[name](options, reranker)
+    if options.out:
+        options.out.write_text(json.dumps(RESULTS, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":
