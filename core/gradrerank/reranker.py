@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from gradrerank.calibration import ScoreCalibration
 from gradrerank.call import Call
-from gradrerank.citing import Citations, Citing, check_answer, cite_answer, citing_scorer
 from gradrerank.context.choosing import Chooser
 from gradrerank.context.fusion import final_scores, with_probabilities
 from gradrerank.context.limits import PerSource, check_per_source
 from gradrerank.context.prompt_tokens import TokenCounter
 from gradrerank.documents import RerankResult
 from gradrerank.errors import InvalidArgumentError, InvalidTypeError, NoSignalWarning, TruncationWarning
-from gradrerank.gate_path import GatePath, gate_path
 from gradrerank.indexing import IndexReport, index_documents
+from gradrerank.inspection import Inspection
 from gradrerank.lm.disk_store import make_store
 from gradrerank.lm.loading import load_generator
 from gradrerank.reporting import cut_documents, ranked_documents, source_reports
@@ -36,7 +35,6 @@ from gradrerank.sources.embedding import as_encoder
 from gradrerank.sources.pool import Candidate, Sources, build_pool, read_sources, read_sources_of_each, restrict
 from gradrerank.sources.weights import Weights, check_weights
 from gradrerank.targets import DraftWriter, check_reference, resolve_target
-from gradrerank.token_map import TokenMap, token_map
 from gradrerank.validation import check_query
 
 if TYPE_CHECKING:
@@ -48,7 +46,7 @@ if TYPE_CHECKING:
     from gradrerank.lm.prompt import DocumentTokens, PromptTexts
 
 
-class GradReranker:
+class GradReranker(Inspection):
     """Reranks the documents of several sources by how much each helps a language model.
 
     Args:
@@ -251,101 +249,6 @@ class GradReranker:
         if len(answers) != len(queries):
             raise InvalidArgumentError(f"references has {len(answers)} answers for {len(queries)} queries")
         return self._run([Call(*parts) for parts in zip(queries, read, answers, strict=True)], use)
-
-    def cite(
-        self,
-        query: str,
-        sources: Sources,
-        answer: str,
-        *,
-        per_sentence: bool = True,
-        max_citations: int | None = 3,
-        min_share: float = 0.25,
-        min_utility: float = 0.0,
-        question_weight: float = 1.0,
-        scorer: Scorer | None = None,
-        select_sources: bool = False,
-        **settings: Any,
-    ) -> Citations:
-        """Attribute an answer that was already given: which sentences of which source support it.
-
-        All documents of all sources are read, whatever ``top_n`` and ``max_candidates`` say. Each
-        sentence of the answer passes through the model once; see :mod:`gradrerank.citing`.
-
-        Args:
-            query: The query that was answered.
-            sources: As for :meth:`rerank`.
-            answer: The answer.
-            per_sentence: Whether each sentence of the answer has citations of its own.
-            max_citations: Most citations of a sentence of the answer; None for no limit.
-            min_share: Least worth of a citation as a share of that sentence's best one.
-            min_utility: Utility that a citation must exceed, in nats of the mean loss of that sentence.
-            question_weight: How much it counts in the choice that a sentence helps the question too; 0 cites
-                for the answer alone.
-            scorer: A ``GatesScorer`` or another scorer that looks inside documents; None takes the
-                object's own if it does, else ``GatesScorer()``.
-            select_sources: Whether to choose among the sources first.
-            **settings: Any other field of :class:`~gradrerank.settings.Settings`.
-
-        Returns:
-            The answer with numbered citations.
-
-        Raises:
-            InvalidArgumentError: When an argument cannot be used; the message names it.
-            InvalidTypeError: When an argument has the wrong type.
-            ContextOverflowError: When a document, or query and answer, do not fit the model.
-            ScoringError: When the scorer does not look inside documents.
-        """
-        citing = Citing(
-            per_sentence=per_sentence,
-            max_citations=max_citations,
-            min_share=min_share,
-            min_utility=min_utility,
-            question_weight=question_weight,
-        )
-        use = self._use(select_sources=select_sources, target="reference", **settings)
-        call = self._prepared(query, sources, check_answer(answer), use)
-        return cite_answer(call, answer, self.generator, citing_scorer(scorer, use.scorer), citing)
-
-    def explain_tokens(
-        self, query: str, sources: Sources, *, target: str = UNSET, reference: str | None = None, **settings: Any
-    ) -> TokenMap:
-        """Which document explains which word of the target; see :mod:`gradrerank.token_map`.
-
-        It costs a forward and a backward row for every token of the target. The arguments are those of
-        :meth:`rerank`; every document is read, none is cut.
-
-        Returns:
-            The utility of each document for each token, with a plot.
-        """
-        use = self._use(target=target, **settings)
-        return token_map(self._prepared(query, sources, reference, use), self.generator)
-
-    def gate_path(
-        self,
-        query: str,
-        sources: Sources,
-        *,
-        points: int = 11,
-        target: str = UNSET,
-        reference: str | None = None,
-        **settings: Any,
-    ) -> GatePath:
-        """The loss while all documents are faded in; see :mod:`gradrerank.gate_path`.
-
-        Args:
-            query: The query.
-            sources: As for :meth:`rerank`; every document is read, none is cut.
-            points: Number of points between z = 0 and z = 1, both included; each costs a forward row.
-            target: Overrides the object's own.
-            reference: As for :meth:`rerank`.
-            **settings: Any other field of :class:`~gradrerank.settings.Settings`.
-
-        Returns:
-            The losses, with a plot.
-        """
-        use = self._use(target=target, **settings)
-        return gate_path(self._prepared(query, sources, reference, use), self.generator, points)
 
     def index(
         self,
