@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gradrerank.context.retrieval import retrieval_evidence
-from gradrerank.scorers.checking import settle_near_ties
+from gradrerank.scorers.checking import finite_score, settle_near_ties
 from gradrerank.sources.weights import log_prior
 
 if TYPE_CHECKING:
@@ -47,6 +47,9 @@ def final_scores(call: Call, use: Settings, scorer: str) -> FinalScores:
 
     Returns:
         The final scores.
+
+    Raises:
+        ScoringError: When a sum is too large to be a number.
     """
     candidates, utilities = call.pool.candidates, call.scores.utilities
     stages: list[dict[str, float]] = [{scorer: utility} for utility in utilities]
@@ -62,7 +65,10 @@ def final_scores(call: Call, use: Settings, scorer: str) -> FinalScores:
     for name, values in added.items():
         for stage, value in zip(stages, values, strict=True):
             stage[name] = value
-    totals = [sum(parts) for parts in zip(utilities, *added.values(), strict=True)]
+    totals = [
+        finite_score(sum(parts), f"the score of document {index}, with {' and '.join(added)},")
+        for index, parts in enumerate(zip(utilities, *added.values(), strict=True))
+    ]
     return FinalScores(settle_near_ties(totals), stages)
 
 

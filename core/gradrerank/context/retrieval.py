@@ -96,9 +96,13 @@ def _weight(weights: Mapping[str, float] | None, source: str) -> float:
 
 def _bent(scores: Numbers) -> Numbers:
     """Scores about their median, in units of twice their spread, bent into -1 to 1."""
-    centred = scores - np.median(scores)
+    largest = float(np.abs(scores).max())
+    if largest == 0:
+        return np.zeros(len(scores))
+    scaled = scores / largest  # so that scores of any size can be subtracted and squared
+    centred = scaled - np.median(scaled)
     spread = 1.4826 * float(np.median(np.abs(centred))) or float(centred.std())
-    if spread <= 1e-9 * max(1e-300, float(np.abs(scores).max())):
+    if spread <= 1e-9:
         return np.zeros(len(scores))
     return np.asarray(np.tanh(centred / (2 * spread)))
 

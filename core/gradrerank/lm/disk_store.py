@@ -104,8 +104,10 @@ class DiskStore:
 
 
 def _checksum(key: str, cache: DocumentCache) -> str:
-    # With the name, so that a file that was copied over another is not taken for it.
-    return ",".join([key, *(f"{zlib.crc32(_bytes(t)):08x}" for t in (cache.keys, cache.values))])
+    # With the name, so that a file that was copied over another is not taken for it, and with shape and type, so
+    # that bytes that are whole are not read as other numbers.
+    parts = (f"{t.dtype}{list(t.shape)}{zlib.crc32(_bytes(t)):08x}" for t in (cache.keys, cache.values))
+    return ",".join([key, *parts])
 
 
 def _bytes(tensor: Tensor) -> memoryview:

