@@ -19,6 +19,7 @@ from nbformat import NotebookNode
 
 FOLDER = Path(__file__).parent
 SECONDS_PER_CELL = 600
+_PROGRESS_BAR = "application/vnd.jupyter.widget-view+json"
 
 
 def notebooks() -> list[Path]:
@@ -50,6 +51,7 @@ def executed(path: Path, folder: Path = FOLDER) -> NotebookNode:
             resources={"metadata": {"path": str(folder)}},
             record_timing=False,
             coalesce_streams=True,
+            store_widget_state=False,
         )
         client.execute(
             cleanup_kc=True,
@@ -59,6 +61,8 @@ def executed(path: Path, folder: Path = FOLDER) -> NotebookNode:
     notebook.metadata["language_info"] = {"name": "python"}
     for cell in notebook.cells:
         cell.metadata = NotebookNode()
+        if cell.cell_type == "code":
+            cell.outputs = [o for o in cell.outputs if _PROGRESS_BAR not in o.get("data", ())]
     return notebook
 
 

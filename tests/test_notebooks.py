@@ -38,7 +38,7 @@ def shown(cell: Any) -> list[tuple[str, str, list[float]]]:
     for output in cell.outputs:
         if output.output_type == "stream":
             found.append((output.name, *words_and_numbers(output.text)))
-        for kind, content in output.get("data", {}).items():
+        for kind, content in sorted(output.get("data", {}).items()):
             of_picture = kind.startswith("image/") or "image/png" in output.data
             found.append((kind, *(("", []) if of_picture else words_and_numbers(content))))
     return found
