@@ -135,7 +135,7 @@ def plot_sources(result: RerankResult, *, ax: Axes | None = None) -> Axes:
     ax.set_ylim(len(measured) - 0.4, -0.6)
     ax.axvline(0, color="black", linewidth=0.8)
     ax.use_sticky_edges = False
-    ax.margins(x=0.12)
+    ax.margins(x=0.2)
     ax.set_xlabel("gain in f(A) + redundancy = relevance to the question (cosine)")
     _legend_of_styles(
         ax,
