@@ -38,7 +38,7 @@ test-notebooks: $(READY) ## Run the notebooks and compare with the outputs that 
 test-lowest: ## Run the tests with the lowest versions that pyproject.toml admits, in .venv-lowest (Python 3.11 or 3.12)
 	@test -d .venv-lowest || $(PYTHON) -m venv .venv-lowest
 	@.venv-lowest/bin/python -m pip --disable-pip-version-check install --quiet -c constraints-lowest.txt \
-		-e '.[langchain,llamaindex,evaluation,calibration,pandas,plot,dev]'
+		-e '.[langchain,llamaindex,embedded,evaluation,calibration,pandas,plot,dev]'
 	@$(OFFLINE) .venv-lowest/bin/python -m pytest $(ARGS)
 
 lint: $(READY) ## Check style and formatting

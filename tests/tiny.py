@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
+import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     AutoModelForCausalLM,
@@ -74,6 +76,8 @@ def tiny_config(family: str, vocabulary: int) -> Any:
             vocab_size=vocabulary, n_embd=32, n_layer=3, n_head=4, n_positions=512, bos_token_id=1, eos_token_id=2
         )
     if family == "opt":
+        if int(transformers.__version__.partition(".")[0]) < 5:
+            pytest.skip("OPT of transformers 4 does not take positions, and is refused")
         return OPTConfig(
             vocab_size=vocabulary,
             hidden_size=32,
