@@ -20,6 +20,7 @@ from tqdm.auto import tqdm
 
 from gradrerank import AblationScorer, GatesScorer, GradReranker, MixtureScorer, Scorer
 from gradrerank.evaluation import Question, read_questions
+from gradrerank.scorers import DEFAULT_SCORER, as_scorer
 
 SCORERS: dict[str, Scorer] = {
     "gates (z = 1)": GatesScorer(),
