@@ -24,6 +24,7 @@ from gradrerank.scorers import DEFAULT_SCORER, as_scorer
 
 SCORERS: dict[str, Scorer] = {
     "gates (z = 1)": GatesScorer(),
+    DEFAULT_SCORER: as_scorer(DEFAULT_SCORER),
     "gates (z = 1/n)": GatesScorer(z="uniform"),
     "gates (path of 8 from 0 to 1)": GatesScorer(steps=8),
     "gates (layers from half the depth up)": GatesScorer(layers=range(15, 30)),
