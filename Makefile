@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
-EXTRAS := langchain,llamaindex,embedded,evaluation,calibration,pandas,plot,dev
+EXTRAS := langchain,llamaindex,embedded,evaluation,calibration,pandas,plot,notebooks,docs,dev
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 OFFLINE := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 
