@@ -140,3 +140,9 @@ def test_similarity_is_the_cosine_of_the_encoder() -> None:
 def test_similarity_without_an_encoder_says_so(generator: Generator) -> None:
     with pytest.raises(ScoringError, match="encoder"):
         SimilarityScorer().score(job_of(generator))
+
+
+def test_joined_names_may_hold_spaces_and_no_scorer_twice() -> None:
+    assert as_scorer(" gates + likelihood ").name == "gates+likelihood"
+    with pytest.raises(InvalidArgumentError, match=r"'gates\+gates'"):
+        as_scorer("gates+gates")

@@ -186,11 +186,22 @@ def signed(score: float, largest: float) -> str:
     return shown if float(shown) else shown[1:]
 
 
+# Scorers that do not read a loss.
+_UNITS = {"similarity": "cosines", "attention": "attention weights"}
+
+
 def how_to_read(result: RerankResult) -> str:
     """What the sign means, with scorer and unit."""
     if not (result.scorer and result.target):
         return HOW_TO_READ
-    return f"{HOW_TO_READ}\n(Scorer {one_line(result.scorer)}; in nats of the loss of the {result.target}.)"
+    unit = unit_of(result)
+    told = f"nats of the loss of the {result.target}" if unit == "nats" else unit
+    return f"{HOW_TO_READ}\n(Scorer {one_line(result.scorer)}; in {told}.)"
+
+
+def unit_of(result: RerankResult) -> str:
+    """The unit of the utilities, which is that of the first of several joined scorers."""
+    return _UNITS.get(result.scorer.partition("+")[0], "nats")
 
 
 def _sources(result: RerankResult) -> Table:

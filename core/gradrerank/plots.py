@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gradrerank.display import unit_of
 from gradrerank.documents import Document, RankedDocument, RerankResult, SourceReport
 from gradrerank.errors import InvalidArgumentError, InvalidTypeError
 from gradrerank.plotting import (
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from gradrerank.gate_path import GatePath
     from gradrerank.token_map import TokenMap
 
-_HELPS_HURTS = "utility (nats): positive helps, negative hurts"
+_HELPS_HURTS = "utility ({}): positive helps, negative hurts"
 
 
 def plot_result(result: RerankResult, kind: str, *, ax: Axes | None = None, **options: Any) -> Axes:
@@ -89,7 +90,7 @@ def plot_documents(result: RerankResult, *, ax: Axes | None = None, limit: int =
     ax.axvline(0, color="black", linewidth=0.8)
     ax.use_sticky_edges = False
     ax.margins(x=0.06)
-    ax.set_xlabel(_HELPS_HURTS if shown else "no document was ranked")
+    ax.set_xlabel(_HELPS_HURTS.format(unit_of(result)) if shown else "no document was ranked")
     if not shown:
         ax.set_xticks([])
     else:
@@ -182,8 +183,8 @@ def plot_agreement(result: RerankResult, other: RerankResult, *, ax: Axes | None
     _number_points(ax, x, y, result, common)
     ax.margins(0.1)
     ax.legend(frameon=False, loc="upper left", fontsize=8.5)
-    plain(ax.set_xlabel(f"{_scorer(other)}: utility (nats)"))
-    plain(ax.set_ylabel(f"{_scorer(result)}: utility (nats)"))
+    plain(ax.set_xlabel(f"{_scorer(other)}: utility ({unit_of(other)})"))
+    plain(ax.set_ylabel(f"{_scorer(result)}: utility ({unit_of(result)})"))
     rho = _spearman(x, y)
     told = "undefined, all scores of one are equal" if rho is None else f"{round(rho, 2) + 0.0:.2f}"
     return _titled(ax, result.query, f"Spearman {told}, {len(common)} documents, numbered by rank")

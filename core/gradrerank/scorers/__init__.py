@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from gradrerank.errors import InvalidTypeError
+from gradrerank.errors import InvalidArgumentError, InvalidTypeError
 from gradrerank.scorers.ablation import AblationScorer
 from gradrerank.scorers.attention import AttentionScorer
 from gradrerank.scorers.base import BatchScorer, Scorer, Scores, ScoringJob
@@ -66,7 +66,7 @@ def as_scorer(scorer: str | Scorer) -> Scorer:
         what was best on training questions (benchmarks/RESULTS.md).
 
     Raises:
-        InvalidArgumentError: When no scorer has this name.
+        InvalidArgumentError: When no scorer has this name, or one is joined with itself.
         InvalidTypeError: When it is neither a name nor a scorer.
 
     Example:
@@ -74,9 +74,11 @@ def as_scorer(scorer: str | Scorer) -> Scorer:
         ('gates', 'gates+likelihood')
     """
     if isinstance(scorer, str):
-        names = scorer.split("+")
+        names = [name.strip() for name in scorer.split("+")]
         for name in names:
             check_choice("scorer", name if len(names) > 1 else scorer, tuple(SCORERS))
+        if len(set(names)) < len(names):
+            raise InvalidArgumentError(f"scorer joins a scorer with itself: {scorer!r}")
         if len(names) == 1:
             return SCORERS[scorer]()
         joined = [_JOINED.get(name, SCORERS[name])() for name in names]
