@@ -298,10 +298,10 @@ def refused_models() -> dict[str, Any]:
 @pytest.mark.parametrize("reason", list(refused_models()))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_model_whose_attention_cannot_be_gated_is_refused_with_the_reason(reason: str, dtype: torch.dtype) -> None:
-    from transformers import AutoModelForCausalLM, PreTrainedConfig
+    from transformers import AutoModelForCausalLM
 
     made = refused_models()[reason]
-    model = AutoModelForCausalLM.from_config(made) if isinstance(made, PreTrainedConfig) else made
+    model = AutoModelForCausalLM.from_config(made) if not isinstance(made, torch.nn.Module) else made
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:
