@@ -114,4 +114,5 @@ def _in_units_of(first: NDArray[np.float64], utilities: NDArray[np.float64]) -> 
     # Differences of rounding are no spread: they would be blown up to look like preference.
     if own <= 1e-9 * max(1.0, float(abs(utilities).max())):
         return centred * 0.0
-    return centred * (spread / own) if spread > 0 else centred
+    # A first scorer without preference lends no unit: one standard deviation is 1 then.
+    return centred * ((spread or 1.0) / own)
