@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gradrerank.scorers.base import Scores
+from gradrerank.scorers.base import Scores, ScoringJob
 from gradrerank.stopwatch import Stopwatch
 
 if TYPE_CHECKING:
     from gradrerank.context.limits import Bounds
     from gradrerank.documents import Document, DroppedDocument
+    from gradrerank.lm.generator import Generator
     from gradrerank.lm.prompt import DocumentTokens
     from gradrerank.sources.combination import ChosenSources
     from gradrerank.sources.contribution import Agreement, Contribution
@@ -59,3 +60,11 @@ class Call:
     unread: tuple[DroppedDocument, ...] = ()
     watch: Stopwatch = field(default_factory=Stopwatch)
     tokens: Counter[str] = field(default_factory=Counter)
+
+    def job(self, generator: Generator) -> ScoringJob:
+        """A job over all documents of the call and its target, for what is asked besides the score.
+
+        Args:
+            generator: The model.
+        """
+        return ScoringJob(self.query, self.documents, self.goal.continuation, generator, tokens=self.tokens)

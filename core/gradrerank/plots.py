@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gradrerank.context.retrieval import rank_correlation
 from gradrerank.display import unit_of
 from gradrerank.documents import Document, RankedDocument, RerankResult, SourceReport
 from gradrerank.errors import InvalidArgumentError, InvalidTypeError
@@ -185,7 +186,7 @@ def plot_agreement(result: RerankResult, other: RerankResult, *, ax: Axes | None
     ax.legend(frameon=False, loc="upper left", fontsize=8.5)
     plain(ax.set_xlabel(f"{_scorer(other)}: utility ({unit_of(other)})"))
     plain(ax.set_ylabel(f"{_scorer(result)}: utility ({unit_of(result)})"))
-    rho = _spearman(x, y)
+    rho = rank_correlation(x, y) if np.ptp(x) and np.ptp(y) else None
     told = "undefined, all scores of one are equal" if rho is None else f"{round(rho, 2) + 0.0:.2f}"
     return _titled(ax, result.query, f"Spearman {told}, {len(common)} documents, numbered by rank")
 
@@ -332,17 +333,6 @@ def _number_points(
             continue
         free.append(place)
         ax.annotate(str(ranks[keys[i]]), (x[i], y[i]), xytext=(5, 4), textcoords="offset points", fontsize=8, zorder=4)
-
-
-def _spearman(x: NDArray[np.float64], y: NDArray[np.float64]) -> float | None:
-    """Rank correlation, equal values at the mean of their ranks; None when one has no order."""
-    if not (np.ptp(x) and np.ptp(y)):
-        return None
-    ranks = []
-    for values in (x, y):
-        _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-        ranks.append((np.cumsum(counts) - (counts - 1) / 2)[inverse])
-    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
 
 
 def _legend_of_styles(ax: Axes, styles: dict[str, dict[str, Any]], title: str | None) -> None:

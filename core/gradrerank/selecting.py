@@ -25,7 +25,6 @@ from gradrerank.context.ordering import arrange
 from gradrerank.context.prompt_tokens import prompt_tokens
 from gradrerank.context.selection import Selection, rank_and_cut
 from gradrerank.documents import Document, RenderedDocument, cut_out, placed
-from gradrerank.scorers.base import ScoringJob
 from gradrerank.sources.embedding import Encoder, embed
 
 if TYPE_CHECKING:
@@ -126,7 +125,7 @@ def _on_demand(call: Call, ranked: Sequence[int], generator: Generator, encoder:
     def utilities() -> NDArray[np.float64]:
         from gradrerank.scorers.token_utilities import token_utilities
 
-        return token_utilities(_scoring_job(call, generator))[:, places]
+        return token_utilities(call.job(generator))[:, places]
 
     def vectors() -> NDArray[np.float64]:
         return embed(encoder, [call.pool.candidates[i].text for i in places])
@@ -140,7 +139,7 @@ def _excerpts(call: Call, documents: Sequence[Document], generator: Generator) -
     if not spans:
         from gradrerank.scorers.gates import GatesScorer
 
-        spans = GatesScorer(pieces="sentence").score(_scoring_job(call, generator)).spans
+        spans = GatesScorer(pieces="sentence").score(call.job(generator)).spans
     return [helpful_ranges(document, own) for document, own in zip(documents, spans, strict=True)]
 
 
@@ -148,7 +147,3 @@ def _as_placed(document: Document, ranges: Ranges) -> str:
     if isinstance(document, RenderedDocument):
         return document.render(cut_out(document.text, ranges or [document.own]))
     return placed(document.title, cut_out(document.text, ranges))
-
-
-def _scoring_job(call: Call, generator: Generator) -> ScoringJob:
-    return ScoringJob(call.query, call.documents, call.goal.continuation, generator, tokens=call.tokens)

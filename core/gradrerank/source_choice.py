@@ -25,7 +25,7 @@ import numpy as np
 
 from gradrerank.context.fusion import final_scores
 from gradrerank.documents import DroppedDocument
-from gradrerank.scorers.base import Scores, ScoringJob
+from gradrerank.scorers.base import Scores
 from gradrerank.sources.combination import ChosenSources, choose_sources, combine_greedily
 from gradrerank.sources.contribution import Contribution, contributions, source_agreement
 from gradrerank.sources.pool import restrict
@@ -70,7 +70,7 @@ def credit_sources(call: Call, use: Settings, generator: Generator) -> None:
     if use.source_agreement and len(call.contributions) > 1:
         from gradrerank.scorers.token_utilities import token_utilities
 
-        job = ScoringJob(call.query, call.documents, call.goal.continuation, generator, tokens=call.tokens)
+        job = call.job(generator)
         call.agreement = source_agreement(found_by, token_utilities(job))
 
 

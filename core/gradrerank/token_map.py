@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradrerank.documents import Document
-from gradrerank.scorers.base import ScoringJob
 from gradrerank.scorers.token_utilities import token_utilities
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ def token_map(call: Call, generator: Generator) -> TokenMap:
     """
     if not call.documents:
         return TokenMap(call.query, "", (), np.zeros((0, 0)), (), ())
-    job = ScoringJob(call.query, call.documents, call.goal.continuation, generator, tokens=call.tokens)
+    job = call.job(generator)
     read = f" {call.goal.text}" if call.goal.kind == "query" else generator.layout.spoken(call.goal.text)
     (encoding,) = generator.tokenizer.content([read])
     return TokenMap(
