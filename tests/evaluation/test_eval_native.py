@@ -91,7 +91,7 @@ def test_surrogate_finds_the_documents_that_matter(reranker: GradReranker, quest
         log_p = -float(direct_losses(reranker, prompt, kept, prompt.continuation).double().sum())
         logits.append((log_p - np.log1p(-np.exp(log_p))) / n_target)
     columns = np.hstack([masks.astype(float), np.ones((64, 1))])
-    assert found == pytest.approx(np.linalg.lstsq(columns, np.array(logits))[0][:5].tolist(), abs=1e-5)
+    assert found == pytest.approx(np.linalg.lstsq(columns, np.array(logits), rcond=None)[0][:5].tolist(), abs=1e-5)
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "gemma3", "gpt2"])

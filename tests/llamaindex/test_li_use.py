@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import pytest
@@ -48,6 +49,10 @@ def index() -> VectorStoreIndex:
 def retriever(index: VectorStoreIndex, postprocessor: GradRerankPostprocessor) -> MultiSourceRetriever:
     sources = {"vectors": index.as_retriever(similarity_top_k=5), "shelf": FixedRetriever(*DOCUMENTS[:2])}
     return MultiSourceRetriever(sources, postprocessor=postprocessor)
+
+
+def sentences(text: str) -> list[str]:
+    return re.findall(r"[^.?!]+[.?!]?\s*", text)
 
 
 def check(nodes: list[Any], llm: RecordingLLM, names: set[str]) -> None:
@@ -117,7 +122,9 @@ async def test_chat_engine(retriever: MultiSourceRetriever, postprocessor: Any, 
 
 
 def test_an_index_that_was_built_by_a_pipeline(postprocessor: Any, llm: RecordingLLM) -> None:
-    splitter, embedding = SentenceSplitter(chunk_size=64, chunk_overlap=0), MockEmbedding(embed_dim=4)
+    # A rule of our own for sentences: the default one fetches its data with some releases of LlamaIndex.
+    splitter = SentenceSplitter(chunk_size=64, chunk_overlap=0, chunking_tokenizer_fn=sentences)
+    embedding = MockEmbedding(embed_dim=4)
     documents = [
         Document(
             text=" ".join(DOCUMENTS * 4),

@@ -62,7 +62,7 @@ def fit_lasso(columns: ArrayLike, y: ArrayLike, alpha: float) -> LinearFit:
     standard = (x[:, varies] - centre[varies]) / deviation[varies]
     centred = target - target.mean()
     weights = np.zeros(x.shape[1])
-    found = np.linalg.lstsq(standard, centred)[0] if alpha == 0 else _descend(standard, centred, alpha)
+    found = np.linalg.lstsq(standard, centred, rcond=None)[0] if alpha == 0 else _descend(standard, centred, alpha)
     weights[varies] = found / deviation[varies]
     total, rest = float(centred @ centred), float(np.sum((centred - standard @ found) ** 2))
     return LinearFit(weights, float(target.mean() - centre @ weights), max(0.0, 1 - rest / total) if total > 0 else 1.0)
@@ -126,7 +126,10 @@ def _leap(
     """
     at = np.flatnonzero(found)
     some, signs = columns[at], np.sign(found[at])
-    step = np.linalg.lstsq(some @ some.T / len(residual), some @ residual / len(residual) - penalty * signs)[0]
+    # rcond: what NumPy 2 does by itself, with earlier ones too.
+    step = np.linalg.lstsq(
+        some @ some.T / len(residual), some @ residual / len(residual) - penalty * signs, rcond=None
+    )[0]
     shrinking = signs * step < 0
     lengths = np.where(shrinking, -found[at] / np.where(shrinking, step, 1.0), np.inf)
     length = min(1.0, float(lengths.min(initial=np.inf)))
