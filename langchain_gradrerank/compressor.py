@@ -12,7 +12,6 @@ from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from pydantic import ConfigDict, Field, PrivateAttr, ValidationInfo, field_serializer, field_validator, model_validator
 
-from gradrerank import Document as CoreDocument
 from gradrerank import RerankResult
 from gradrerank.adapting import (
     LazyReranker,
@@ -77,7 +76,9 @@ class GradRerankCompressor(BaseDocumentCompressor):
             tokens), ``"coverage"`` (documents that help different words), ``"mmr"`` (documents that do not
             resemble each other), or an object with ``name`` and ``choose``.
         mmr_lambda: Weight of the score in ``"mmr"``, between 0 and 1.
-        per_source: For a source the most documents that are kept of it, or a pair of the least and the most.
+        per_source: For a source the most documents that are kept of it, or a pair of the least and the most. A
+            name that no document bears is no error here, since its source may have found nothing; a
+            ``MultiSourceRetriever`` knows its sources, and refuses another name.
         order: How the kept documents are arranged: ``"score"``, ``"edges"`` (the best at both ends) or
             ``"source"`` (grouped by source).
         compress: Whether ``page_content`` keeps only those sentences that help; the whole text is then in
@@ -100,7 +101,8 @@ class GradRerankCompressor(BaseDocumentCompressor):
         source_lambda: Weight of the redundancy between sources.
         max_sources: Most sources that are combined.
         docs_per_source: Documents that each source hands over at most.
-        weights: Trust in each source, by name; sources that are not named have the largest weight.
+        weights: Trust in each source, by name; sources that are not named have the largest weight. Names as in
+            ``per_source``.
         fusion: What retrieval adds to the score: ``"off"``, ``"rrf"`` (ranks) or ``"score"``.
         fusion_weight: Weight of retrieval beside the utility.
         max_candidates: Documents that the model reads at first, best by fused retrieval order, and more as
@@ -289,13 +291,20 @@ class GradRerankCompressor(BaseDocumentCompressor):
         return result
 
     def _job(self, found: Occurrences[Document], query: str, settings: Mapping[str, Any]) -> RankJob:
-        silent: dict[str, list[CoreDocument]] = {name: [] for name in self._named(settings)}
-        return RankJob(check_query(query), silent | found.sources, settings)
+        return RankJob(check_query(query), found.sources, settings)
 
-    def _named(self, settings: Mapping[str, Any]) -> list[str]:
-        """Sources that settings name, since one that is named may find nothing."""
-        own = {} if self.reranker is None else self.reranker.settings.as_dict()
-        named = (settings.get(name, own.get(name)) for name in ("weights", "per_source"))
+    def in_force(self, name: str) -> Any:
+        """A setting as it will be used: what was given to this object, else that of a ready reranker.
+
+        Args:
+            name: Name of the setting.
+        """
+        inherited = self.reranker is not None and name not in self.model_fields_set
+        return getattr(self.reranker.settings if inherited else self, name)
+
+    def _named(self) -> list[str]:
+        """Sources that settings name: documents tell what was found, and one that is named may have found nothing."""
+        named = (self.in_force(name) for name in ("weights", "per_source"))
         return [name for each in named if isinstance(each, Mapping) for name in each]
 
     def _documents(self, result: RerankResult, found: Occurrences[Document]) -> list[Document]:
@@ -310,6 +319,7 @@ class GradRerankCompressor(BaseDocumentCompressor):
             source_key=self.source_key,
             title_key=self.title_key,
             score_key=self.score_key,
+            also=self._named(),
         )
 
     def _settings(self, given: Mapping[str, Any], writer: DraftWriter) -> dict[str, Any]:
@@ -357,8 +367,7 @@ class GradRerankCompressor(BaseDocumentCompressor):
             self._holder()
         except InvalidTypeError as error:
             raise InvalidArgumentError(str(error)) from error
-        inherited = self.reranker is not None and "target" not in self.model_fields_set
-        target = self.reranker.settings.target if inherited else self.target
+        target = self.in_force("target")
         if target == "reference":
             raise InvalidArgumentError(
                 "target='reference' needs an answer to each query, which a compressor is not given; call "

@@ -94,7 +94,12 @@ def _number(value: Any) -> float | None:
 
 
 def by_metadata(
-    documents: Iterable[Document], *, source_key: str, title_key: str | None, score_key: str | None
+    documents: Iterable[Document],
+    *,
+    source_key: str,
+    title_key: str | None,
+    score_key: str | None,
+    also: Iterable[str] = (),
 ) -> Occurrences[Document]:
     """Documents of one list, grouped by the sources that their metadata names.
 
@@ -104,12 +109,13 @@ def by_metadata(
             it belong to one source named ``"documents"``.
         title_key: As in :func:`to_core`.
         score_key: As in :func:`to_core`.
+        also: Names of sources that are there although they may have found nothing.
 
     Raises:
         InvalidTypeError: When the value under the key is neither a name nor a list of names.
         InvalidArgumentError: When a name is blank.
     """
-    found: dict[str, list[Occurrence[Document]]] = {}
+    found: dict[str, list[Occurrence[Document]]] = {name: [] for name in also}
     for i, document in enumerate(documents):
         names = source_names(document.metadata.get(source_key), f"documents[{i}].metadata[{source_key!r}]")
         core = to_core(document, title_key=title_key, score_key=score_key)

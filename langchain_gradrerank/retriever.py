@@ -235,8 +235,10 @@ class MultiSourceRetriever(BaseRetriever):
         given = None if self.compressor is None else self.compressor.weights
         if given is not None and self.weights is not None:
             raise InvalidArgumentError("weights are given to the retriever and to its compressor; give them once")
-        check_weights(given, list(self.sources))
-        check_per_source(None if self.compressor is None else self.compressor.per_source, list(self.sources))
+        if self.compressor is not None:
+            if self.weights is None:
+                check_weights(self.compressor.in_force("weights"), list(self.sources))
+            check_per_source(self.compressor.in_force("per_source"), list(self.sources))
         return self
 
     # -- copies and dumps --------------------------------------------------------------------------

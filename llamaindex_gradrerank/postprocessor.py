@@ -104,7 +104,9 @@ class GradRerankPostprocessor(PromptMixin, BaseNodePostprocessor):
     mmr_lambda: float = Field(default=0.7, description="Weight of the score in 'mmr', between 0 and 1.")
     per_source: dict[str, Any] | None = Field(
         default=None,
-        description="For a source the most nodes that are kept of it, or a pair of the least and the most.",
+        description="For a source the most nodes that are kept of it, or a pair of the least and the most. A name "
+        "that no node bears is no error here, since its source may have found nothing; a MultiSourceRetriever knows "
+        "its sources, and refuses another name.",
     )
     order: str = Field(
         default="score",
@@ -141,7 +143,9 @@ class GradRerankPostprocessor(PromptMixin, BaseNodePostprocessor):
         default=None, description="Nodes that the model reads at first, and more as long as it pays; None reads all."
     )
     weights: dict[str, float] | None = Field(
-        default=None, description="Trust in each source, by name; a source that is not named has the largest weight."
+        default=None,
+        description="Trust in each source, by name; a source that is not named has the largest weight. Names as in "
+        "per_source.",
     )
     max_document_tokens: int | None = Field(
         default=None, description="Tokens of a node that are read at most; None reads all."
@@ -189,8 +193,7 @@ class GradRerankPostprocessor(PromptMixin, BaseNodePostprocessor):
     ) -> list[NodeWithScore]:
         query = read_query(query_bundle)
         read = read_nodes(nodes)
-        pool = NodePool(by_source(read, self.source_key), self.metadata_mode)
-        return self.rerank(query, read, pool)
+        return self.rerank(query, read, self._pool(read))
 
     @dispatcher.span
     async def _apostprocess_nodes(
@@ -198,8 +201,7 @@ class GradRerankPostprocessor(PromptMixin, BaseNodePostprocessor):
     ) -> list[NodeWithScore]:
         query = read_query(query_bundle)
         read = read_nodes(nodes)
-        pool = NodePool(by_source(read, self.source_key), self.metadata_mode)
-        return await self.arerank(query, read, pool)
+        return await self.arerank(query, read, self._pool(read))
 
     @dispatcher.span
     def rerank(
@@ -268,14 +270,17 @@ class GradRerankPostprocessor(PromptMixin, BaseNodePostprocessor):
         return kept
 
     def _rank(self, query: str, pool: NodePool, use: Mapping[str, Any]) -> list[RankedNode]:
-        named = (*(use["weights"] or ()), *(use["per_source"] or ()))
-        silent: dict[str, Any] = {name: [] for name in named}  # a source may find nothing
         if pool.is_empty:  # nothing to load a model for
             result = RerankResult(query, (), (), dropped=pool.dropped)
         else:
-            result = self._holder().get().rerank(query, silent | pool.sources, **use)
+            result = self._holder().get().rerank(query, pool.sources, **use)
         dispatcher.event(GradRerankEvent(result=result))
         return [pool.ranked(document) for document in result] + pool.media(result.dropped, use["weights"])
+
+    def _pool(self, nodes: Sequence[NodeWithScore]) -> NodePool:
+        """Nodes by the source that they name; one that only settings name may have found nothing."""
+        named = (*(self.weights or ()), *(self.per_source or ()))
+        return NodePool(dict.fromkeys(named, []) | by_source(nodes, self.source_key), self.metadata_mode)
 
     def _settings(self, given: Mapping[str, Any], writer: DraftWriter) -> dict[str, Any]:
         own = {name: getattr(self, name) for name in SETTINGS}

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 import pytest
+from choices import choice_job
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import DOCUMENTS, QUERY, tiny
 
 from gradrerank import Document, GradReranker, RerankResult, Scores, ScoringJob
-from gradrerank.context.limits import check_per_source
+from gradrerank.context.choosing import InOrder, choose
+from gradrerank.context.limits import Limits, check_per_source
 from gradrerank.context.ordering import arrange
 from gradrerank.context.prompt_tokens import PromptTokens, counted
 from gradrerank.documents import placed
@@ -262,6 +265,35 @@ def test_a_floor_takes_the_best_of_its_source_before_all_others(reranker: GradRe
     assert kept(reranker, {"b": (1, None)}, top_n=1) == ["8"]
     assert kept(reranker, {"b": (2, None)}, top_n=2) == ["8", "5"]
     assert kept(reranker, {"a": (1, 1), "b": (1, None)}, top_n=3) == ["9", "8", "1"]
+
+
+def test_one_document_of_two_sources_fills_both_floors_and_leaves_the_place_of_the_best_free() -> None:
+    floors = {"web": (1, None), "wiki": (1, None)}
+    found = [("news",), ("web",), ("web", "wiki"), ("wiki",)]
+    assert choose(InOrder(), choice_job([4, 3, 2, 1], sources=found, top_n=2, per_source=floors)).kept == (0, 2)
+    # The place that is let go serves another floor that stood behind it.
+    found = [("web",), ("web", "wiki"), ("news",)]
+    job = choice_job([3, 2, 1], sources=found, top_n=2, per_source={**floors, "news": (1, None)})
+    assert choose(InOrder(), job).kept == (1, 2)
+
+
+@given(
+    st.lists(st.sets(st.sampled_from("abc"), min_size=1).map(sorted), min_size=1, max_size=7),
+    st.dictionaries(st.sampled_from("abc"), st.integers(0, 3).map(lambda least: (least, None)), max_size=3),
+    st.sampled_from([None, 1, 2, 4]),
+)
+def test_no_document_is_kept_for_a_floor_that_is_filled_without_it(
+    found: list[list[str]], floors: dict[str, tuple[int, int | None]], top_n: int | None
+) -> None:
+    def filled(kept: Collection[int]) -> int:
+        counts = {name: sum(name in found[i] for i in kept) for name in floors}
+        return sum(min(counts[name], least) for name, (least, _) in floors.items())
+
+    required = Limits(found, top_n, floors).floors()
+    assert all(filled([i for i in required if i != out]) < filled(required) for out in required)
+    # Nothing that still fits would fill more, and without top_n every floor is filled as far as it goes.
+    if top_n is None or len(required) < top_n:
+        assert filled(required) == filled(range(len(found)))
 
 
 def test_a_floor_that_cannot_be_reached_is_filled_as_far_as_it_goes(reranker: GradReranker) -> None:

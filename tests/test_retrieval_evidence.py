@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,7 +13,7 @@ from tiny import DOCUMENTS, QUERY, tiny
 
 from gradrerank import Document, GradReranker
 from gradrerank.context.retrieval import rank_correlation, retrieval_evidence
-from gradrerank.errors import InvalidArgumentError
+from gradrerank.errors import InvalidArgumentError, NoSignalWarning
 from gradrerank.sources.pool import build_pool, read_sources
 
 
@@ -61,6 +63,19 @@ def test_missing_and_constant_scores_say_nothing() -> None:
     assert all(value == 0 for name, value in said.items() if name[0] in "ab")
     assert said["c0"] == 0
     assert said["c1"] > said["c2"]
+
+
+def test_scores_that_nobody_gave_are_told_once_and_ranks_do_not_stand_in_for_them() -> None:
+    reranker = GradReranker(tiny())
+    plain = reranker.rerank(QUERY, DOCUMENTS)
+    with pytest.warns(NoSignalWarning, match="fusion='score' adds nothing, since no source gave") as told:
+        fused = reranker.rerank(QUERY, DOCUMENTS, fusion="score")
+    assert len(told) == 1 and [d.score for d in fused] == [d.score for d in plain]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        reranker.rerank(QUERY, DOCUMENTS, fusion="rrf")
+        reranker.rerank(QUERY, DOCUMENTS, fusion="score", fusion_weight=0)
+        reranker.rerank(QUERY, {"a": DOCUMENTS[:2], "b": [Document(DOCUMENTS[3], score=0.5)]}, fusion="score")
 
 
 def test_a_source_that_disagrees_with_the_model_fades() -> None:

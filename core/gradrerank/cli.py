@@ -18,6 +18,7 @@ import typer
 from rich.console import Console
 
 import gradrerank
+from gradrerank.context.limits import check_per_source
 from gradrerank.demo import QUESTION, demo_sources
 from gradrerank.display import one_line, render_result
 from gradrerank.documents import Document, RerankResult
@@ -137,6 +138,7 @@ def rank(
         call["per_source"] = _bounds(per_source)
         _check_early(query, call, reference, device)
         sources = read_named_files(source)
+        check_per_source(call["per_source"], list(sources))
         result = _ranked(query, sources, model, {"device": device, "dtype": dtype}, {**call, "reference": reference})
         _show(result, as_json=as_json, as_context=as_context)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gradrerank.documents import DroppedDocument, RankedDocument, SourceReport, SpanUtility, copied
+from gradrerank.errors import NoSignalWarning
 
 if TYPE_CHECKING:
     from gradrerank.call import Call
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from gradrerank.context.selection import Selection
     from gradrerank.lm.prompt import DocumentTokens
     from gradrerank.selecting import Context
+    from gradrerank.settings import Settings
     from gradrerank.sources.pool import Candidate
 
 
@@ -91,3 +94,27 @@ def source_reports(call: Call, selected: Sequence[str], ranked: Sequence[RankedD
         )
         for name in [*selected, *(n for n in n_documents if n not in selected)]
     )
+
+
+def warn_of_silence(call: Call, use: Settings, scorer: str) -> None:
+    """Warn where something that was to tell the documents apart said nothing of any of them.
+
+    Args:
+        call: The query with its scores.
+        use: The settings.
+        scorer: Name of the scorer.
+    """
+    if len(call.scores.utilities) > 1 and not any(call.scores.utilities):
+        warnings.warn(
+            f"scorer {scorer!r} gave every document exactly 0, so the retrieval order stands; is the model's attention "
+            "to the documents cut off?",
+            NoSignalWarning,
+            stacklevel=3,
+        )
+    found = (p for candidate in call.pool.candidates for p in candidate.provenance)
+    if use.fusion == "score" and use.fusion_weight > 0 and all(p.score is None for p in found):
+        warnings.warn(
+            "fusion='score' adds nothing, since no source gave any document a score; fusion='rrf' takes the ranks",
+            NoSignalWarning,
+            stacklevel=3,
+        )

@@ -20,13 +20,13 @@ from gradrerank.context.fusion import final_scores, with_probabilities
 from gradrerank.context.limits import PerSource, check_per_source
 from gradrerank.context.prompt_tokens import TokenCounter
 from gradrerank.documents import RerankResult
-from gradrerank.errors import InvalidArgumentError, InvalidTypeError, NoSignalWarning, TruncationWarning
+from gradrerank.errors import InvalidArgumentError, InvalidTypeError, TruncationWarning
 from gradrerank.indexing import IndexReport, index_documents
 from gradrerank.inspection import Inspection
 from gradrerank.lm.disk_store import make_store
 from gradrerank.lm.loading import load_generator
-from gradrerank.reporting import cut_documents, ranked_documents, source_reports
-from gradrerank.scorers import DEFAULT_SCORER, Scorer, Scores, as_scorer
+from gradrerank.reporting import cut_documents, ranked_documents, source_reports, warn_of_silence
+from gradrerank.scorers import DEFAULT_SCORER, Scorer, as_scorer
 from gradrerank.scoring import score_calls
 from gradrerank.selecting import select_documents
 from gradrerank.settings import UNSET, Settings
@@ -389,7 +389,7 @@ class GradReranker(Inspection):
             final = with_probabilities(final, use.calibration)
             context = select_documents(call, final.scores, use, self.generator, self.encoder)
             ranked = ranked_documents(context, candidates, call.documents, final, scores.spans)
-        _warn_without_signal(scores, scorer)
+        warn_of_silence(call, use, scorer)
         return RerankResult(
             query=call.query,
             documents=ranked,
@@ -460,13 +460,3 @@ def _nothing_to_rank(call: Call, scorer: str, use: Settings) -> RerankResult:
         target=use.target,
         context_tokens=0 if use.counts_tokens else None,
     )
-
-
-def _warn_without_signal(scores: Scores, scorer: str) -> None:
-    if len(scores.utilities) > 1 and not any(scores.utilities):
-        warnings.warn(
-            f"scorer {scorer!r} gave every document exactly 0, so the retrieval order stands; is the model's attention "
-            "to the documents cut off?",
-            NoSignalWarning,
-            stacklevel=3,
-        )

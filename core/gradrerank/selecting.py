@@ -5,7 +5,8 @@ The rules apply in this order:
 1. ``min_score``: what lies below is out, whatever else is asked for.
 2. ``compress``: of each document only the sentences that help are placed; they are what is counted.
 3. The floors of ``per_source`` are filled with the best documents of their sources, as far as ``top_n``, the
-   limits of ``per_source`` and ``token_budget`` allow.
+   limits of ``per_source`` and ``token_budget`` allow. A document that several sources found counts for each of
+   their floors, and takes one place.
 4. ``selection`` says which of the others it would take, and they are taken one by one within ``top_n``, the
    limits of ``per_source`` and ``token_budget``.
 5. ``order`` arranges what is kept.

@@ -60,8 +60,8 @@ class Settings:
         weights: Trust in each source, by name or in the order of the sources; see
             :mod:`gradrerank.sources.weights`. None trusts all alike.
         fusion: What retrieval adds to the score: ``"off"``, ``"rrf"`` (by the ranks in each source) or ``"score"``
-            (by their scores, those of a source that disagrees with the model fading); see
-            :mod:`gradrerank.context.retrieval`.
+            (by their scores, those of a source that disagrees with the model fading; where no source gives
+            any, nothing is added, with a warning); see :mod:`gradrerank.context.retrieval`.
         fusion_weight: Weight of retrieval beside the utility, from 0; 1 counts both alike.
         max_candidates: Candidates that the model reads at first, best by fused retrieval order, and more
             as long as it pays; see :func:`gradrerank.scoring.score_as_far_as_it_pays`. None reads all.

@@ -14,6 +14,7 @@ from tiny import DOCUMENTS, QUERY
 
 from gradrerank import GradReranker
 from gradrerank.context.choosing import ChoiceJob
+from gradrerank.errors import InvalidArgumentError
 from langchain_gradrerank import GradRerankCompressor, MultiSourceRetriever
 
 
@@ -49,6 +50,20 @@ def test_limits_by_source_and_a_source_that_finds_nothing(reranker: GradReranker
     assert len(compressor.compress_documents([Document("x")], QUERY)) == 1
     inherited = GradRerankCompressor(reranker=GradReranker(reranker.generator, per_source={"a": 1}))
     assert len(inherited.compress_documents([Document("x"), Document("y")], QUERY)) == 2
+
+
+@pytest.mark.parametrize("field", ["per_source", "weights"])
+def test_C15_a_retriever_refuses_a_name_that_is_none_of_its_sources(reranker: GradReranker, field: str) -> None:
+    """Also where the setting is that of a ready reranker, or was made after the retriever."""
+    sources: dict[str, Any] = {"wiki": lambda q: docs("a"), "web": lambda q: docs("b")}
+    slip: dict[str, Any] = {field: {"wikki": 1}}
+    inherited = GradRerankCompressor(reranker=GradReranker(reranker.generator, **slip))
+    with pytest.raises(ValidationError, match=f"{field} names 'wikki', which is no source; sources are wiki, web"):
+        MultiSourceRetriever(sources=sources, compressor=inherited)
+    retriever = MultiSourceRetriever(sources=sources, compressor=GradRerankCompressor(reranker=reranker))
+    setattr(retriever.compressor, field, slip[field])
+    with pytest.raises(InvalidArgumentError, match=f"{field} names 'wikki'"):
+        retriever.invoke(QUERY)
 
 
 def test_C10_C21_compression_keeps_the_callers_text_and_offsets_into_it(reranker: GradReranker) -> None:

@@ -61,6 +61,23 @@ def test_limits_by_source_and_a_source_that_finds_nothing(reranker: GradReranker
         MultiSourceRetriever({"b": FixedRetriever("b")}, postprocessor=postprocessor)
 
 
+@pytest.mark.parametrize("field", ["per_source", "weights"])
+def test_C15_a_retriever_refuses_a_name_that_is_none_of_its_sources(reranker: GradReranker, field: str) -> None:
+    """Also where the setting is that of a ready reranker, or was made after the retriever."""
+    sources = {"wiki": FixedRetriever("a"), "web": FixedRetriever("b")}
+    slip: dict[str, Any] = {field: {"wikki": 1}}
+    inherited = GradRerankPostprocessor(reranker=GradReranker(reranker.generator, **slip))
+    with pytest.raises(InvalidArgumentError, match=f"{field} names 'wikki', which is no source; sources are wiki, web"):
+        MultiSourceRetriever(sources, postprocessor=inherited)
+    retriever = MultiSourceRetriever(sources, postprocessor=GradRerankPostprocessor(reranker=reranker))
+    assert retriever.postprocessor is not None
+    setattr(retriever.postprocessor, field, slip[field])
+    with pytest.raises(InvalidArgumentError, match=f"{field} names 'wikki'"):
+        retriever.retrieve(QUERY)
+    alone = GradRerankPostprocessor(reranker=reranker, **slip)
+    assert len(alone.postprocess_nodes(as_nodes("x", "y"), query_str=QUERY)) == 2
+
+
 @pytest.mark.parametrize("mode", ["none", "embed"])
 def test_C10_C21_compression_keeps_the_callers_text_and_offsets_into_it(reranker: GradReranker, mode: str) -> None:
     nodes = as_nodes(*DOCUMENTS, metadata={"file": "a.txt"})

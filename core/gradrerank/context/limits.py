@@ -110,16 +110,48 @@ class Limits:
     def floors(self) -> list[int]:
         """The documents that the floors of ``per_source`` ask for, as far as the other bounds allow.
 
-        The ranking is walked once, best first; a document is taken where a source that found it is below
-        its floor and nothing stands in the way.
+        The ranking is walked best first; a document is taken where a source that found it is below its floor
+        and nothing stands in the way. What was taken for one source and is no longer needed, because a
+        document for another one was found by both, is let go, and its place is free again: for the rest of
+        the floors, and then for the best of all documents.
+
+        Example:
+            >>> found = [("news",), ("web",), ("web", "wiki")]
+            >>> Limits(found, top_n=2, per_source={"web": (1, None), "wiki": (1, None)}).floors()
+            [2]
         """
-        missing = Counter({name: least for name, (least, _) in self.per_source.items()})
         kept: list[int] = []
+        while True:
+            needed = self._without_needless(self._filled(kept))
+            if needed == kept:
+                return kept
+            kept = needed
+
+    def _filled(self, kept: Sequence[int]) -> list[int]:
+        """These and more documents, as long as a floor asks for one that fits."""
+        taken, missing = list(kept), self._missing(kept)
         for index, names in enumerate(self.sources):
-            if any(missing[name] > 0 for name in names) and self.obstacle(kept, index) is None:
-                kept.append(index)
+            if index not in taken and any(missing[name] > 0 for name in names) and self.obstacle(taken, index) is None:
+                taken.append(index)
                 missing.subtract(set(names))
-        return kept
+        return sorted(taken)
+
+    def _without_needless(self, kept: Sequence[int]) -> list[int]:
+        """These without what no floor needs beside the others, worst first."""
+        needed, missing = list(kept), self._missing(kept)
+        for index in reversed(kept):
+            names = set(self.sources[index]) & set(self.per_source)
+            if all(missing[name] < 0 for name in names):
+                needed.remove(index)
+                missing.update(names)
+        return needed
+
+    def _missing(self, kept: Sequence[int]) -> Counter[str]:
+        """How many documents each floor still asks for; below 0 where there are more than it asks for."""
+        missing = Counter({name: least for name, (least, _) in self.per_source.items()})
+        for index in kept:
+            missing.subtract(set(self.sources[index]))
+        return missing
 
     def _is_full(self, name: str, kept: Sequence[int]) -> bool:
         most = self.per_source[name][1]

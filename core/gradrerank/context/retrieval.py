@@ -10,6 +10,9 @@ Ranks and scores of retrievers are a noisy signal of relevance. By ranks, every 
 * shrunk by how far the source agrees with the model on this query: the rank correlation of its
   scores with the utilities, 0 where it is negative, times k / (k + 4) for k scores. A source of
   noise is correlated with nothing and fades.
+
+Ranks never stand in for scores that are missing: where no source gives any, ``"score"`` adds nothing, and
+the reranker warns.
 """
 
 from __future__ import annotations
