@@ -49,6 +49,17 @@ def test_C23_markers_that_are_added_but_not_special_stay_text(tokenizer: Content
     assert "".join("a <tool_call> b"[s:e] for s, e in encoding.offsets) == "a <tool_call> b"
 
 
+def test_C23_added_tokens_of_space_alone_are_content() -> None:
+    """Gemma has tokens of its own for line breaks in a row; refusing them would refuse every text."""
+    own = content_tokenizer(added=("\n", "\n\n", "\t", "<tool_call>"))
+    text = "a\n\nb\tc\n<tool_call>\n\n\n"
+    encoding = own.content([text])[0]
+    assert own.decode(encoding.ids) == text
+    assert "".join(text[s:e] for s, e in encoding.offsets) == text
+    breaks = tiny_tokenizer(added=("\n", "\n\n")).convert_tokens_to_ids("\n\n")
+    assert breaks in encoding.ids and own.control_ids.isdisjoint(encoding.ids)
+
+
 @given(text=TEXTS)
 def test_C21_offsets_cover_the_original_text_in_order(tokenizer: ContentTokenizer, text: str) -> None:
     encoding = tokenizer.content([text])[0]

@@ -189,9 +189,12 @@ def _control_ids(tokenizer: Any) -> frozenset[int]:
     """Ids that content must never produce: every added or special token.
 
     The unknown token is content where it has no other role: it stands for a character that the
-    vocabulary lacks.
+    vocabulary lacks. So are added tokens of nothing but space, which some families have for line breaks
+    in a row (Gemma): no text could be read without them, and they tell the model nothing else.
     """
-    control = set(tokenizer.added_tokens_decoder) | set(tokenizer.all_special_ids)
+    added = tokenizer.added_tokens_decoder
+    space = {token for token, text in added.items() if not text.special and not text.content.strip()}
+    control = set(added) - space | set(tokenizer.all_special_ids)
     roles = [tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id]
     if tokenizer.unk_token_id is not None and tokenizer.unk_token_id not in roles:
         control.discard(tokenizer.unk_token_id)
