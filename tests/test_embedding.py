@@ -22,7 +22,13 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from gradrerank.errors import InvalidArgumentError, InvalidTypeError, ModelLoadError, ScoringError
+from gradrerank.errors import (
+    ContextOverflowError,
+    InvalidArgumentError,
+    InvalidTypeError,
+    ModelLoadError,
+    ScoringError,
+)
 from gradrerank.sources.embedding import (
     DEFAULT_HUB_NAME,
     DEFAULT_PACKAGE,
@@ -194,7 +200,7 @@ def test_the_cache_is_bounded_and_forgets_what_was_used_longest_ago() -> None:
     encoder.encode(["egg"])
     encoder.encode(["bus"])
     encoder.encode(["cake"])
-    assert model.calls == [["tram", "bus", "cake"], ["egg"], ["cake"]]
+    assert [sorted(call) for call in model.calls] == [["bus", "cake", "tram"], ["egg"], ["cake"]]
 
 
 def test_C10_the_returned_array_is_the_callers_to_change() -> None:
@@ -251,7 +257,7 @@ def test_C29_a_model_in_training_mode_is_given_back_in_training_mode_also_after_
 
     failing = Failing(modules=list(tiny_transformer()), device="cpu").train()
     failing.calls = []
-    with pytest.raises(RuntimeError, match="out of memory"):
+    with pytest.raises(ContextOverflowError, match="out of memory"):
         SentenceEncoder(failing).encode(["tram"])
     assert all(module.training for module in failing.modules())
 

@@ -76,3 +76,7 @@ class StoreWarning(GradRerankWarning):
 
 class NoSignalWarning(GradRerankWarning):
     """The scorer said the same of every document, so the retrieval order decides."""
+
+
+class LowMemoryWarning(GradRerankWarning):
+    """Memory ran out, and smaller batches did the same work in more time."""

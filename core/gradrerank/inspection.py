@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gradrerank.citing import Citing, check_answer, cite_answer, citing_scorer
 from gradrerank.gate_path import gate_path
 from gradrerank.settings import UNSET
+from gradrerank.shortage import told_once
 from gradrerank.token_map import token_map
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class Inspection(ABC):
     def _prepared(self, query: str, sources: Sources, reference: str | None, use: Settings) -> Call:
         """One call up to where its documents are scored."""
 
+    @told_once()
     def cite(
         self,
         query: str,
@@ -89,6 +91,7 @@ class Inspection(ABC):
         call = self._prepared(query, sources, check_answer(answer), use)
         return cite_answer(call, answer, self.generator, citing_scorer(scorer, use.scorer), citing)
 
+    @told_once()
     def explain_tokens(
         self, query: str, sources: Sources, *, target: str = UNSET, reference: str | None = None, **settings: Any
     ) -> TokenMap:
@@ -103,6 +106,7 @@ class Inspection(ABC):
         use = self._use(target=target, **settings)
         return token_map(self._prepared(query, sources, reference, use), self.generator)
 
+    @told_once()
     def gate_path(
         self,
         query: str,

