@@ -28,6 +28,7 @@ from rich.console import Console
 
 from gradrerank import GradReranker, PromptTexts, SentenceEncoder
 from gradrerank.evaluation import (
+    WORDINGS,
     Question,
     Report,
     evaluate,
@@ -38,20 +39,6 @@ from gradrerank.evaluation import (
     save_reports,
     split_specs,
 )
-
-# Wordings for --prompt, beside the default one and any JSON of PromptTexts.
-PROMPTS: dict[str, dict[str, Any]] = {
-    "default": {},
-    "plain": {"use_chat_template": False},
-    "passages": {
-        "prompt": PromptTexts(
-            system="You are a helpful assistant.",
-            introduction="Passages:\n",
-            question="Answer the question with the passages above.\nQuestion:",
-            query="A question that these passages answer:",
-        )
-    },
-}
 
 
 def main(argv: Sequence[str] | None = None, reranker: GradReranker | None = None) -> None:
@@ -126,8 +113,8 @@ def _reranker(options: argparse.Namespace, base: GradReranker | None) -> GradRer
 
 
 def _prompt(text: str) -> dict[str, Any]:
-    if text in PROMPTS:
-        return PROMPTS[text]
+    if text in WORDINGS:
+        return dict(WORDINGS[text])
     given = json.loads(Path(text).read_text(encoding="utf-8") if not text.lstrip().startswith("{") else text)
     unknown = set(given) - {field.name for field in fields(PromptTexts)}
     if unknown:
@@ -164,7 +151,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--target", default="query", choices=["query", "draft", "reference"])
     add("--select-sources", action=argparse.BooleanOptionalAction, default=False)
     add("--max-document-tokens", type=int, default=None)
-    add("--prompt", default="default", help=f"{', '.join(PROMPTS)}, or PromptTexts as JSON or a JSON file")
+    add("--prompt", default="default", help=f"{', '.join(WORDINGS)}, or PromptTexts as JSON or a JSON file")
     add("--model", default=None, help="name or folder; the embedded one when left out")
     add("--device", default=None)
     add("--dtype", default=None)

@@ -21,11 +21,13 @@ from gradrerank.evaluation.ledger import Ledger
 from gradrerank.evaluation.measures import agreement, answer_f1, exact_match, ranking_measures
 from gradrerank.evaluation.native import native
 from gradrerank.evaluation.questions import Question, Task, read_questions
-from gradrerank.evaluation.report import Report, save_reports
-from gradrerank.evaluation.run import evaluate
+from gradrerank.evaluation.report import Report, join_reports, save_reports
+from gradrerank.evaluation.run import evaluate, rank_question
 from gradrerank.evaluation.specs import known_names, parse, split_specs
+from gradrerank.evaluation.wordings import WORDINGS
 
 __all__ = [
+    "WORDINGS",
     "Answerer",
     "Configuration",
     "Estimate",
@@ -43,10 +45,12 @@ __all__ = [
     "combination",
     "evaluate",
     "exact_match",
+    "join_reports",
     "known_names",
     "library",
     "native",
     "parse",
+    "rank_question",
     "ranked",
     "ranking_measures",
     "read_beir",

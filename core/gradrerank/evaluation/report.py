@@ -180,6 +180,27 @@ class Report:
         return cell.replace("[", r"\[")
 
 
+def join_reports(reports: Sequence[Report], data: str = "all") -> Report:
+    """The questions of several runs as those of one, so that means and differences are over all of them.
+
+    Args:
+        reports: At least one run; a row that some of them lack is over the questions of the others.
+        data: Name of the questions together.
+
+    Returns:
+        A report in which each question goes by the name of its run and its own.
+    """
+    rows: dict[str, Row] = {}
+    groups: dict[str, str] = {}
+    for report in reports:
+        groups |= {f"{report.data} {question}": f"{report.data} {group}" for question, group in report.groups.items()}
+        for name, row in report.rows.items():
+            for measure, values in row.values.items():
+                found = rows.setdefault(name, Row()).values.setdefault(measure, {})
+                found.update({f"{report.data} {question}": value for question, value in values.items()})
+    return Report(data, rows, groups)
+
+
 def save_reports(
     reports: Sequence[Report],
     path: str | os.PathLike[str],

@@ -33,7 +33,7 @@ def evaluate(
     *,
     data: str = "questions",
     reranker: GradReranker | None = None,
-    resume: str | os.PathLike[str] | None = None,
+    resume: str | os.PathLike[str] | Ledger | None = None,
     k: int = 5,
     answers: int | None = None,
     answer_tokens: int = 32,
@@ -53,7 +53,7 @@ def evaluate(
             function nothing is known, so it is called in every run.
         data: Name of the questions, for the report.
         reranker: Gives the generator for answers and drops; not needed without them.
-        resume: The file; None remembers nothing.
+        resume: The file, or a ledger that is open already; None remembers nothing.
         k: Depth of recall and all-gold.
         answers: Number of best documents that the generator answers from, with rows for all, the gold and
             no documents; None asks for no answers.
@@ -79,7 +79,7 @@ def evaluate(
         raise InvalidArgumentError(f"configurations must not be called {min(clash)!r}, which is a row of its own")
     if reranker is None and (answers is not None or drops):
         raise InvalidArgumentError("answers and drops need reranker=..., whose generator is asked")
-    ledger = Ledger(resume)
+    ledger = resume if isinstance(resume, Ledger) else Ledger(resume)
     answerer = None if reranker is None else Answerer(reranker, ledger, check_count("answer_tokens", answer_tokens))
     k, answers = check_count("k", k), check_optional_count("answers", answers)
     bar = _bar(questions, data, progress)
@@ -111,11 +111,11 @@ class _Runner:
         self, question: Question, configurations: Mapping[str, Configuration]
     ) -> list[tuple[str, dict[str, float]]]:
         """The measures of every row of the report."""
-        truths = {name: self.rank(question, truth).scores for name, truth in self.truths.items()}
+        truths = {name: rank_question(question, truth, self.ledger).scores for name, truth in self.truths.items()}
         found = []
         for name, configuration in configurations.items():
             self.tell(name)
-            ranking = self.rank(question, configuration)
+            ranking = rank_question(question, configuration, self.ledger)
             measures = ranking_measures(ranking.order, question.gold, self.k)
             for truth, scores in truths.items():
                 for rho in agreement(ranking.scores, scores).values():
@@ -141,27 +141,37 @@ class _Runner:
             measures |= self.answerer.drops(question, order, self.drops)
         return measures
 
-    def rank(self, question: Question, configuration: Configuration) -> Ranked:
-        """The ranking, from the ledger where it is known."""
-        task = question.task(with_reference=configuration.with_reference)
-        if configuration.parts:
-            rankings = [self.rank(question, part) for _, part in configuration.parts]
-            return add_up(question.task(), [weight for weight, _ in configuration.parts], rankings)
-        key = None
-        if configuration.identity is not None:
-            key = key_of("ranking", configuration.identity, *_seen(task))
-            known = self.ledger.get(key)
-            if known is not None:
-                return Ranked(known["scores"], known["tokens"], known["seconds"], known["reading"])
-        try:
-            found = checked(configuration.rank(task), task, configuration.name)
-        except Exception as error:
-            error.add_note(f"while configuration {configuration.name!r} ranked question {question.id!r}")
-            raise
-        if key is not None:
-            line = {"kind": "ranking", "configuration": configuration.name, "question": question.id, **found.to_dict()}
-            self.ledger.put(key, line)
-        return found
+
+def rank_question(question: Question, configuration: Configuration, ledger: Ledger) -> Ranked:
+    """The ranking of one question, from the ledger where it is known, else made and remembered there.
+
+    Args:
+        question: The question.
+        configuration: How to rank.
+        ledger: Where rankings are remembered.
+
+    Raises:
+        ScoringError: When the configuration returns something that is no ranking of the documents.
+    """
+    task = question.task(with_reference=configuration.with_reference)
+    if configuration.parts:
+        rankings = [rank_question(question, part, ledger) for _, part in configuration.parts]
+        return add_up(question.task(), [weight for weight, _ in configuration.parts], rankings)
+    key = None
+    if configuration.identity is not None:
+        key = key_of("ranking", configuration.identity, *_seen(task))
+        known = ledger.get(key)
+        if known is not None:
+            return Ranked(known["scores"], known["tokens"], known["seconds"], known["reading"])
+    try:
+        found = checked(configuration.rank(task), task, configuration.name)
+    except Exception as error:
+        error.add_note(f"while configuration {configuration.name!r} ranked question {question.id!r}")
+        raise
+    if key is not None:
+        line = {"kind": "ranking", "configuration": configuration.name, "question": question.id, **found.to_dict()}
+        ledger.put(key, line)
+    return found
 
 
 def _seen(task: Task) -> list[Any]:
