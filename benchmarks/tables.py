@@ -72,9 +72,16 @@ def add(run: Mapping[str, Any], folder: Path, *, replace: bool = False) -> list[
         if path.exists() and not replace:
             new = _joined(json.loads(path.read_text(encoding="utf-8")), new, path.name)
         folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(new, indent=1) + "\n", encoding="utf-8")
+        path.write_text(_lines(new), encoding="utf-8")
         written.append(path)
     return written
+
+
+def _lines(figures: Mapping[str, Any]) -> str:
+    """JSON with a line for each configuration, so that a change of one is a change of one line."""
+    rows = [f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in figures["configurations"].items()]
+    head = json.dumps({name: value for name, value in figures.items() if name != "configurations"}, indent=1)
+    return head.removesuffix("\n}") + ',\n "configurations": {\n' + ",\n".join(rows) + "\n }\n}\n"
 
 
 def _short(found: Mapping[str, Any], first: str) -> dict[str, Any]:
