@@ -3,16 +3,20 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
-EXTRAS := langchain,llamaindex,embedded,evaluation,calibration,pandas,plot,notebooks,docs,dev
+LANGCHAIN := langchain,dev-langchain
+LLAMAINDEX := llamaindex,dev-llamaindex
+BOTH := $(LANGCHAIN),$(LLAMAINDEX)
+TESTED := embedded,evaluation,calibration,pandas,plot,dev
+EXTRAS := $(BOTH),$(TESTED),notebooks,docs
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 OFFLINE := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test test-lowest test-notebooks lint types format build bench notebooks docs clean
+.PHONY: help install demo test test-lowest test-langchain-only test-llamaindex-only test-notebooks lint types format build bench notebooks docs clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-21s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 install: $(READY) ## Make .venv with every extra and the embedded models
 
@@ -35,11 +39,21 @@ test: $(READY) ## Run the tests, offline
 test-notebooks: $(READY) ## Run the notebooks and compare with the outputs that they are committed with
 	@$(OFFLINE) $(BIN)/python -m pytest -m notebooks tests/test_notebooks.py $(ARGS)
 
+# Tests in an environment of their own: its folder, the extras, the file of constraints.
+define test_in
+	@test -d $(1) || $(PYTHON) -m venv $(1)
+	@$(1)/bin/python -m pip --disable-pip-version-check install --quiet -c $(3) -e '.[$(2),$(TESTED)]'
+	@$(OFFLINE) $(1)/bin/python -m pytest $(ARGS)
+endef
+
 test-lowest: ## Run the tests with the lowest versions that pyproject.toml admits, in .venv-lowest (Python 3.11 or 3.12)
-	@test -d .venv-lowest || $(PYTHON) -m venv .venv-lowest
-	@.venv-lowest/bin/python -m pip --disable-pip-version-check install --quiet -c constraints-lowest.txt \
-		-e '.[langchain,llamaindex,embedded,evaluation,calibration,pandas,plot,dev]'
-	@$(OFFLINE) .venv-lowest/bin/python -m pytest $(ARGS)
+	$(call test_in,.venv-lowest,$(BOTH),constraints-lowest.txt)
+
+test-langchain-only: ## Run the tests where LlamaIndex is not installed, in .venv-langchain
+	$(call test_in,.venv-langchain,$(LANGCHAIN),constraints.txt)
+
+test-llamaindex-only: ## Run the tests where LangChain is not installed, in .venv-llamaindex
+	$(call test_in,.venv-llamaindex,$(LLAMAINDEX),constraints.txt)
 
 lint: $(READY) ## Check style and formatting
 	@$(BIN)/ruff check .
@@ -65,6 +79,6 @@ notebooks: $(READY) ## Execute the notebooks and keep their outputs (FILES=noteb
 docs: $(READY) ## Build the documentation into site/, without a network
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs --quiet build
 
-clean: ## Remove build outputs and caches (keeps .venv)
+clean: ## Remove build outputs and caches (keeps .venv and the other environments)
 	@rm -rf dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	@find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+	@find . -name __pycache__ -not -path './$(VENV)*/*' -prune -exec rm -rf {} +
