@@ -13,6 +13,7 @@ from tiny import DOCUMENTS, QUERY, tiny, tiny_model, tiny_tokenizer
 from gradrerank.lm.generator import Generator
 from gradrerank.lm.memory import Memory
 from gradrerank.lm.prompt import Continuation
+from gradrerank.lm.small_attention import is_small
 
 FAMILIES = ["llama", "mistral", "qwen2", "gemma3", "gpt2", "opt"]
 
@@ -145,7 +146,9 @@ def test_gated_loss_and_gradient_equal_eager_attention_with_a_log_gate_mask(
     """The oracle: one flat sequence, a float mask that holds log z, autograd through the mask."""
     n = data.draw(st.integers(1, 4))
     texts = data.draw(st.lists(st.sampled_from(DOCUMENTS), min_size=n, max_size=n, unique=True))
-    gates = torch.tensor([data.draw(st.lists(st.floats(0.05, 2.0), min_size=n, max_size=n))], dtype=torch.float64)
+    # Open gates take a way of their own.
+    some = st.one_of(st.just([1.0] * n), st.lists(st.floats(0.05, 2.0), min_size=n, max_size=n))
+    gates = torch.tensor([data.draw(some)], dtype=torch.float64)
     memory, continuation = read(exact, texts)
     found = exact.gate_gradients(memory, continuation, gates)
     loss, slope = eager_loss_and_slope(exact, texts, continuation, gates[0])
@@ -237,6 +240,34 @@ def test_blocks_of_any_size_give_the_same(exact: Generator, monkeypatch: pytest.
     assert sum(block.end - block.start for block in memory.plans[size]) == len(memory)
     torch.testing.assert_close(found.gradients, expected.gradients, rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(found.loss, expected.loss, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_open_gates_give_the_same_where_a_memory_is_too_large_to_keep_weights(
+    family: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = generator_of(family, dtype=dtype)
+    memory, continuation = read(generator)
+    gates = torch.ones(1, len(DOCUMENTS))
+    kept = generator.gate_gradients(memory, continuation, gates)
+    only = generator.gate_gradients(memory, continuation, gates, layers=[generator.n_layers - 1])
+    monkeypatch.setattr("gradrerank.lm.small_attention._KEPT_BYTES", 0)
+    found = generator.gate_gradients(memory, continuation, gates)
+    # As far as each type can tell, relative to the largest of the gradients.
+    near = {torch.float64: 1e-6, torch.float32: 1e-4, torch.bfloat16: 0.1}[dtype]
+    torch.testing.assert_close(kept.gradients, found.gradients, rtol=0, atol=near * float(found.gradients.abs().max()))
+    torch.testing.assert_close(kept.loss, found.loss, rtol=near, atol=0)
+    torch.testing.assert_close(only.gradients[:, 0], kept.gradients[:, -1])
+
+
+def test_small_attention_is_what_a_single_question_takes_and_a_batch_does_not(exact: Generator) -> None:
+    memory, _ = read(exact)
+    query, key, gates = torch.zeros(1, 4, 3, 8), torch.zeros(1, 2, 3, 8), torch.ones(1, 4, memory.n_spans)
+    assert is_small(query, key, gates, memory)
+    assert not is_small(query.repeat(2, 1, 1, 1), key.repeat(2, 1, 1, 1), gates.repeat(2, 1, 1), memory)
+    assert not is_small(query, key, gates * 0.5, memory)
+    assert not is_small(query.repeat(1, 1, 100_000, 1), key.repeat(1, 1, 100_000, 1), gates, memory)
 
 
 def test_layers_below_the_lowest_gated_one_get_no_backward_pass(exact: Generator) -> None:

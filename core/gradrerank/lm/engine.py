@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gradrerank.lm import gates as gated
+from gradrerank.lm.few_rows import slice_few_rows
 from gradrerank.lm.fingerprint import Fingerprint
 from gradrerank.lm.gates import EverythingRecorded, Reading
 from gradrerank.lm.view import private_view
@@ -31,6 +32,7 @@ class Engine:
         self.name = name
         self.plain = private_view(model)
         self._gated = private_view(model, attention=gated.ATTENTION_NAME)
+        slice_few_rows(self._gated)
         self._fingerprint = Fingerprint(self.plain, lasting=lasting)
 
     @property

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PreTrainedModel
 
 # Elements of each weight that are looked at in every call, to notice changes that no counter counts.
@@ -29,6 +30,7 @@ class Fingerprint:
         self._model = model
         self._lasting = lasting
         self._taken: tuple[bytes, str] | None = None
+        self._looked_at: dict[int, tuple[Tensor, Tensor]] = {}
 
     def current(self) -> str:
         """The fingerprint of the weights as they are now.
@@ -48,12 +50,19 @@ class Fingerprint:
     def _state(self) -> bytes:
         """Cheap to take, and another one after any usual update."""
         samples, versions = [], []
+        looked_at: dict[int, tuple[Tensor, Tensor]] = {}
         with torch.inference_mode(False), torch.no_grad():
             for weight in self._model.parameters():
-                flat = weight.detach().view(-1) if weight.is_contiguous() else weight.detach().flatten()
-                samples.append(flat[:: max(1, len(flat) // _SAMPLES)][:_SAMPLES].float())
+                place = weight.data_ptr()
+                known = self._looked_at.get(place)
+                # A view of the same weight shows its numbers of now; another weight may have moved to its place.
+                sample = known[1] if known is not None and known[0] is weight else _sample(weight)
+                if weight.is_contiguous():
+                    looked_at[place] = (weight, sample)
+                samples.append(sample.float())
                 versions.append(weight._version)
             sampled = torch.cat([sample.to(samples[0].device) for sample in samples]).cpu()
+        self._looked_at = looked_at
         return sampled.numpy().tobytes() + repr(versions).encode()
 
     def _digest(self) -> str:
@@ -69,3 +78,9 @@ class Fingerprint:
                 plain = weight.detach().cpu().contiguous().view(-1)
                 digest.update(memoryview(plain.view(torch.uint8).numpy()))  # type: ignore[arg-type]
         return digest.hexdigest()
+
+
+def _sample(weight: Tensor) -> Tensor:
+    """Some elements of a weight, a view of it where it is contiguous."""
+    flat = weight.detach().view(-1) if weight.is_contiguous() else weight.detach().flatten()
+    return flat[:: max(1, len(flat) // _SAMPLES)][:_SAMPLES]

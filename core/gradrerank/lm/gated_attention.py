@@ -123,8 +123,8 @@ class GatedAttention(torch.autograd.Function):
         for block in memory.blocks(_block_tokens(queries)):
             keys, values = block.layer(ctx.layer)
             # exp(a) / Z and D - delta, each in the product that makes it.
-            ungated = _hide(_shifted_product(queries, keys, log_zs), hidden, block, shape).exp_()
-            ungated.mul_(_shifted_product(pulls, values, deltas))
+            ungated = _hide(shifted_product(queries, keys, log_zs), hidden, block, shape).exp_()
+            ungated.mul_(shifted_product(pulls, values, deltas))
             if wants_gates:
                 per_token = _view(ungated, shape).sum(-2).transpose(0, 1).flatten(1, 2)
                 per_span.index_add_(-1, _spans(memory, block), per_token)
@@ -138,8 +138,8 @@ class GatedAttention(torch.autograd.Function):
         own = (_own_logits(query, key, scale) - log_z).exp_()
         own_slope = (own * (_mix_own(grad, value.transpose(-1, -2)).to(own.dtype) - delta)).to(query.dtype)
         grad_query = ((_unstacked(slope, shape).to(query.dtype) + _mix_own(own_slope, key)) * scale).flatten(1, 2)
-        grad_key = torch.einsum("rkgts,rkgtd->rksd", own_slope, split) * scale
-        grad_value = torch.einsum("rkgts,rkgtd->rksd", own.to(grad.dtype), grad)
+        grad_key = _pull_own(own_slope, split) * scale
+        grad_value = _pull_own(own.to(grad.dtype), grad)
         return grad_query, grad_key, grad_value, grad_gates, None, None, None, None
 
 
@@ -178,7 +178,7 @@ def _unstacked(stacked: Tensor, shape: torch.Size) -> Tensor:
     return _view(stacked, shape).transpose(0, 1)
 
 
-def _shifted_product(stacked: Tensor, memory: Tensor, shift: Tensor) -> Tensor:
+def shifted_product(stacked: Tensor, memory: Tensor, shift: Tensor) -> Tensor:
     """Products of [K, R * G * T, a] with [K, B, a], less [K, R * G * T, 1], at least in float32."""
     other = memory.transpose(1, 2)
     if stacked.dtype == shift.dtype:
@@ -225,4 +225,10 @@ def _own_logits(query: Tensor, key: Tensor, scale: float) -> Tensor:
 
 def _mix_own(weights: Tensor, own: Tensor) -> Tensor:
     """[R, K, G, T, a] times [R, K, a, b]."""
-    return torch.matmul(weights, own.unsqueeze(2))
+    mixed: Tensor = torch.matmul(weights.flatten(2, 3), own).unflatten(2, weights.shape[2:4])
+    return mixed
+
+
+def _pull_own(weights: Tensor, grad: Tensor) -> Tensor:
+    """[R, K, G, T, a] transposed times [R, K, G, T, b], summed over G."""
+    return torch.matmul(weights.flatten(2, 3).transpose(2, 3), grad.flatten(2, 3))

@@ -18,20 +18,25 @@ class Block:
     Args:
         start: First token, counted in the whole memory.
         end: One past the last token.
-        slices: The caches with the first token and one past the last token that are taken of each.
+        keys: For each layer the keys that are taken of each cache, [kv_heads, n, key_dim].
+        values: For each layer the values that are taken of each cache, [kv_heads, n, value_dim].
     """
 
     start: int
     end: int
-    slices: tuple[tuple[DocumentCache, int, int], ...]
+    keys: tuple[tuple[Tensor, ...], ...]
+    values: tuple[tuple[Tensor, ...], ...]
 
     def layer(self, index: int) -> tuple[Tensor, Tensor]:
         """Keys [kv_heads, B, key_dim] and values [kv_heads, B, value_dim] of one layer."""
-        keys = [cache.keys[index, :, first:last] for cache, first, last in self.slices]
-        values = [cache.values[index, :, first:last] for cache, first, last in self.slices]
-        if len(self.slices) == 1:
+        keys, values = self.keys[index], self.values[index]
+        if len(keys) == 1:
             return keys[0], values[0]
         return torch.cat(keys, dim=1), torch.cat(values, dim=1)
+
+    def layer_and(self, index: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of one layer with those of T new tokens behind them, [kv_heads, B + T, ...]."""
+        return torch.cat([*self.keys[index], key], dim=1), torch.cat([*self.values[index], value], dim=1)
 
 
 @dataclass(slots=True)
@@ -86,8 +91,15 @@ def _plan(parts: Sequence[DocumentCache], size: int) -> list[Block]:
             slices.append((part, first, first + taken))
             first, end = first + taken, end + taken
             if end - start == size:
-                blocks.append(Block(start, end, tuple(slices)))
+                blocks.append(_block(start, end, slices))
                 start, slices = end, []
     if slices:
-        blocks.append(Block(start, end, tuple(slices)))
+        blocks.append(_block(start, end, slices))
     return blocks
+
+
+def _block(start: int, end: int, slices: Sequence[tuple[DocumentCache, int, int]]) -> Block:
+    """Views of all layers at once: made one by one in every layer they would cost as much as a product."""
+    keys = zip(*(cache.keys[:, :, first:last].unbind() for cache, first, last in slices), strict=True)
+    values = zip(*(cache.values[:, :, first:last].unbind() for cache, first, last in slices), strict=True)
+    return Block(start, end, tuple(keys), tuple(values))
