@@ -12,7 +12,6 @@ import argparse
 import warnings
 from pathlib import Path
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 from scipy.stats import spearmanr
@@ -20,6 +19,7 @@ from tqdm.auto import tqdm
 
 from gradrerank import AblationScorer, GatesScorer, GradReranker, MixtureScorer, Scorer
 from gradrerank.evaluation import Question, read_questions
+from gradrerank.evaluation.intervals import bootstrap_mean
 from gradrerank.scorers import DEFAULT_SCORER, as_scorer
 
 SCORERS: dict[str, Scorer] = {
@@ -53,14 +53,6 @@ def agreement(reranker: GradReranker, questions: list[Question], target: str) ->
     return found
 
 
-def bootstrap(values: list[float], draws: int = 2000) -> tuple[float, float]:
-    """95% interval of the mean over questions."""
-    rng = np.random.default_rng(0)
-    means = rng.choice(values, (draws, len(values))).mean(1)
-    low, high = np.quantile(means, [0.025, 0.975])
-    return float(low), float(high)
-
-
 def main() -> None:
     """Measure and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -82,8 +74,8 @@ def main() -> None:
     for name in SCORERS:
         cells = []
         for target in options.targets:
-            low, high = bootstrap(columns[target][name])
-            cells.append(f"{np.mean(columns[target][name]):.3f} [{low:.2f}, {high:.2f}]")
+            found = bootstrap_mean(columns[target][name])
+            cells.append(f"{found.mean:.3f} [{found.low:.2f}, {found.high:.2f}]")
         table.add_row(name, *cells)
     Console(width=110).print(table)
 

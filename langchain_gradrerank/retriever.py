@@ -28,6 +28,7 @@ from gradrerank.adapting import (
     check_timeout,
     fetch_all,
     merged_pool,
+    n_blank,
     run_blocking,
     run_in_thread,
 )
@@ -56,7 +57,8 @@ class MultiSourceRetriever(BaseRetriever):
     Documents come back as from :class:`~langchain_gradrerank.GradRerankCompressor`, and with the names
     of all sources that found them, as a list, under ``metadata["retrieval_source"]``. In a trace, each
     source is a child run that bears its name, and ranking is a child run named ``GradRerank``; the
-    event ``gradrerank_sources`` tells how many documents each source found, and which failed how.
+    event ``gradrerank_sources`` tells how many documents each source found, how many of them are blank and
+    left out, and which failed how.
 
     Args:
         sources: For each name a source: any runnable or function from a query to a list of documents,
@@ -291,5 +293,6 @@ def _config(
 def _told(fetched: Fetched[list[Document]]) -> dict[str, Any]:
     return {
         "found": {name: len(documents) for name, documents in fetched.results.items()},
+        "blank": n_blank({name: [d.page_content for d in found] for name, found in fetched.results.items()}),
         "errors": {name: f"{type(error).__name__}: {error}" for name, error in fetched.errors.items()},
     }

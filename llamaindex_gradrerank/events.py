@@ -33,6 +33,10 @@ class SourcesEvent(BaseEvent):
     """What the sources answered, for handlers of events."""
 
     found: dict[str, int] = Field(description="How many nodes each source found.")
+    blank: dict[str, int] = Field(
+        default_factory=dict,
+        description="How many of them have no text: they are left out, but for images and the like.",
+    )
     errors: dict[str, str] = Field(description="The error of each source that failed.")
 
     @classmethod

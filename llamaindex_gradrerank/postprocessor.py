@@ -280,7 +280,8 @@ class GradRerankPostprocessor(PromptMixin, BaseNodePostprocessor):
     def _pool(self, nodes: Sequence[NodeWithScore]) -> NodePool:
         """Nodes by the source that they name; one that only settings name may have found nothing."""
         named = (*(self.weights or ()), *(self.per_source or ()))
-        return NodePool(dict.fromkeys(named, []) | by_source(nodes, self.source_key), self.metadata_mode)
+        found = by_source(nodes, self.source_key)
+        return NodePool({name: found.get(name, []) for name in (*named, *found)}, self.metadata_mode)
 
     def _settings(self, given: Mapping[str, Any], writer: DraftWriter) -> dict[str, Any]:
         own = {name: getattr(self, name) for name in SETTINGS}

@@ -22,6 +22,7 @@ from gradrerank.adapting import (
     check_timeout,
     fetch_all,
     merged_pool,
+    n_blank,
 )
 from gradrerank.context.limits import check_per_source
 from gradrerank.errors import InvalidArgumentError
@@ -29,7 +30,7 @@ from gradrerank.fetching import run_in_thread
 from gradrerank.sources.pool import reciprocal_rank
 from gradrerank.sources.weights import Weights, check_weights
 from llamaindex_gradrerank.events import SourcesEvent, dispatcher
-from llamaindex_gradrerank.nodes import NodePool, in_sources, read_nodes, read_query
+from llamaindex_gradrerank.nodes import NodePool, in_sources, own_text, read_nodes, read_query
 from llamaindex_gradrerank.postprocessor import GradRerankPostprocessor
 
 
@@ -155,7 +156,9 @@ class MultiSourceRetriever(BaseRetriever):
     def _pooled(self, fetched: Fetched[list[NodeWithScore]]) -> tuple[list[NodeWithScore], NodePool]:
         """All nodes, and the same by source; a source that failed found none."""
         errors = {name: f"{type(error).__name__}: {error}" for name, error in fetched.errors.items()}
-        dispatcher.event(SourcesEvent(found={n: len(nodes) for n, nodes in fetched.results.items()}, errors=errors))
+        found = {name: len(nodes) for name, nodes in fetched.results.items()}
+        texts = {name: [own_text(item.node) for item in nodes] for name, nodes in fetched.results.items()}
+        dispatcher.event(SourcesEvent(found=found, blank=n_blank(texts), errors=errors))
         answers = {name: fetched.results.get(name, []) for name in self.sources}
         mode = MetadataMode.NONE if self.postprocessor is None else self.postprocessor.metadata_mode
         return [node for nodes in answers.values() for node in nodes], NodePool(in_sources(answers), mode)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tiny import DOCUMENTS, QUERY, tiny
 
 from gradrerank import Document, GatesScorer, GradReranker, Scores, ScoringJob
-from gradrerank.errors import InvalidArgumentError, InvalidTypeError
+from gradrerank.errors import ContextOverflowError, InvalidArgumentError, InvalidTypeError
 
 QUERIES = [
     QUERY,
@@ -79,8 +79,14 @@ def test_no_queries_give_no_results(reranker: GradReranker) -> None:
 @pytest.mark.parametrize(
     ("queries", "sources", "options", "error", "message"),
     [
-        ("one query", DOCUMENTS, {}, InvalidTypeError, "queries must be a sequence of queries"),
-        (["q", " "], DOCUMENTS, {}, InvalidArgumentError, "query must"),
+        ("one query", DOCUMENTS, {}, InvalidTypeError, "queries must be a sequence of queries, got str 'one query'"),
+        (None, DOCUMENTS, {}, InvalidTypeError, "queries must be a sequence of queries, got NoneType"),
+        ({"q": 1}, DOCUMENTS, {}, InvalidTypeError, "queries must be a sequence of queries, got dict"),
+        (["q", " "], DOCUMENTS, {}, InvalidArgumentError, r"queries\[1\] must hold some text, got ' '"),
+        (["q", None], DOCUMENTS, {}, InvalidTypeError, r"queries\[1\] must be a str, got None"),
+        (["q", "r"], [{"a": []}, {"a": ["x", 3]}], {}, InvalidTypeError, r"sources\[1\]\['a'\]\[1\] is int"),
+        (["q", "ferry " * 600], DOCUMENTS, {}, ContextOverflowError, r"queries\[1\]: the query does not fit"),
+        (["q", "r"], [{"a": []}, {"b": []}], {"per_source": {"a": 1}}, InvalidArgumentError, r"queries\[1\]: per"),
         (["q", "r"], [{"a": []}], {}, InvalidArgumentError, "sources has 1 items for 2 queries"),
         (["q"], DOCUMENTS, {"references": ["a", "b"]}, InvalidArgumentError, "references has 2 answers for 1 queries"),
         (["q"], DOCUMENTS, {"target": "reference"}, InvalidArgumentError, "needs reference="),

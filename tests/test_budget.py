@@ -213,12 +213,20 @@ def test_a_counter_that_does_not_count_is_an_error_that_says_so(reranker: GradRe
         reranker.rerank(QUERY, DOCUMENTS, token_budget=50, token_counter=lambda text: answer)
 
 
-def test_an_error_of_the_counter_is_the_callers_to_see(reranker: GradReranker) -> None:
+def test_an_error_of_the_counter_names_the_document_and_its_cause(reranker: GradReranker) -> None:
     def broken(text: str) -> int:
-        raise LookupError("no tokenizer")
+        if "Kettles" in text:
+            raise LookupError("no tokenizer")
+        return 1
 
-    with pytest.raises(LookupError, match="no tokenizer"):
-        reranker.rerank(QUERY, DOCUMENTS, token_budget=50, token_counter=broken)
+    sources = {"web": [Document(text, id=f"d{i}") for i, text in enumerate(DOCUMENTS)]}
+    with pytest.raises(ScoringError, match="document 'd1' of source 'web': LookupError: no tokenizer") as raised:
+        reranker.rerank(QUERY, sources, selection="knapsack", token_budget=50, token_counter=broken)
+    assert isinstance(raised.value.__cause__, LookupError)
+    with pytest.raises(ScoringError, match="failed for the joined documents .*'d1' of source 'web'"):
+        reranker.rerank(QUERY, sources, token_counter=broken)
+    with pytest.raises(ScoringError, match=r"got float 1.5 for document 'The red house is old.' of source 'documents'"):
+        reranker.rerank(QUERY, DOCUMENTS[3:4], token_counter=lambda text: 1.5)
 
 
 @pytest.mark.parametrize("budget", [0, -1, True, 2.5, "9"])

@@ -13,8 +13,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.isotonic import IsotonicRegression
+from tiny import DOCUMENTS, QUERY, tiny
 
-from gradrerank import Document, DroppedDocument, Provenance, RankedDocument, RerankResult, ScoreCalibration
+from gradrerank import (
+    Document,
+    DroppedDocument,
+    GradReranker,
+    Provenance,
+    RankedDocument,
+    RerankResult,
+    ScoreCalibration,
+    Scores,
+    ScoringJob,
+)
 from gradrerank.errors import InvalidArgumentError, InvalidTypeError
 from gradrerank.reliability import expected_calibration_error, reliability_curve
 
@@ -155,17 +166,55 @@ def test_a_text_that_is_no_calibration_is_refused(text: str) -> None:
         ScoreCalibration.from_json(text)
 
 
+@pytest.mark.parametrize(
+    ("queries", "gold", "message"),
+    [
+        ([QUERY, QUERY], [["x"]], "gold has 1 collections for 2 queries"),
+        ([QUERY], None, "gold must be a list with the ids or texts of each query, got None"),
+        ([QUERY], [3], r"gold\[0\] must be a collection of ids or texts, got int 3"),
+        ([QUERY, QUERY], [["x"], ["y", ["z"]]], r"gold\[1\] must hold ids or texts, got list \['z'\]"),
+        ([QUERY, ""], [["x"], []], r"queries\[1\] must hold some text"),
+        ([], [], "at least one query"),
+    ],
+)
+def test_what_to_learn_from_is_checked_before_anything_is_ranked(queries: Any, gold: Any, message: str) -> None:
+    reranker, counted = GradReranker(tiny()), list[int]()
+    with pytest.raises((InvalidArgumentError, InvalidTypeError), match=message):
+        reranker.calibrate_scores(queries, DOCUMENTS, gold, scorer=_Seen(counted))
+    assert not counted
+
+
+class _Seen:
+    name = "seen"
+
+    def __init__(self, counted: list[int]) -> None:
+        self.counted = counted
+
+    def score(self, job: ScoringJob) -> Scores:
+        self.counted.append(1)
+        return Scores([float(len(d.text)) for d in job.documents])
+
+
+def test_a_calibration_of_the_wrong_length_says_so() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"coefficients must be three numbers, got \(1, 2\)"):
+        ScoreCalibration(method="platt", scorer="s", target="query", coefficients=(1, 2))  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="it has no 'knots'"):
+        ScoreCalibration.from_dict({})
+
+
 def test_what_cannot_be_learned_from_is_refused() -> None:
     results = [result_of([1.0, 0.0])]
-    with pytest.raises(InvalidArgumentError, match="0 of 2 scored documents are gold"):
+    with pytest.raises(InvalidArgumentError, match="0 of 2 scored documents are gold.* for instance 'nobody'"):
         ScoreCalibration.fit(results, [["nobody"]])
     with pytest.raises(InvalidArgumentError, match="2 of 2 scored documents are gold"):
         ScoreCalibration.fit(results, [["d0", "d1"]])
-    with pytest.raises(InvalidArgumentError, match="gold has 0 collections for 1 results"):
+    with pytest.raises(InvalidArgumentError, match="gold has 0 collections for 1 queries"):
         ScoreCalibration.fit(results, [])
+    with pytest.raises(InvalidArgumentError, match="at least one query to learn from"):
+        ScoreCalibration.fit([], [])
     with pytest.raises(InvalidArgumentError, match="results must share one scorer and target"):
         ScoreCalibration.fit([*results, result_of([1.0], scorer="mixture")], [["d0"], []])
-    with pytest.raises(InvalidTypeError, match=r"gold\[0\] must be a collection of ids or texts, got the str 'd0'"):
+    with pytest.raises(InvalidTypeError, match=r"gold\[0\] must be a collection of ids or texts, got str 'd0'"):
         ScoreCalibration.fit(results, ["d0"])
     with pytest.raises(InvalidArgumentError, match="method must be one of 'isotonic', 'platt'"):
         ScoreCalibration.fit(results, [["d0"]], method="beta")

@@ -62,6 +62,26 @@ def test_C21_offsets_are_of_the_text_that_was_passed(reranker: GradReranker, way
         assert sum(span.score for span in ranked.spans) == pytest.approx(ranked.scores["gates"], abs=1e-4)
 
 
+SPACED = [
+    "One sentence.   Another one! \n\n  A third?\t",
+    "渡船九点出发。\u3000电车每小时一班！红房子很旧。\n",
+    "เรือออกเก้าโมง รถรางวิ่งทุกชั่วโมง  \n",
+    "  The ferry 🚢.  👨\u200d👩\u200d👧 ride free! 🇩🇪  \n\u2003Last.",
+]
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way != "langchain"])  # which hands no pieces back
+@pytest.mark.parametrize("text", SPACED, ids=["English", "Chinese", "Thai", "emoji"])
+@pytest.mark.parametrize("pieces", ["sentence", "window"])
+def test_C21_pieces_have_no_white_space_around_them(reranker: GradReranker, way: str, text: str, pieces: Any) -> None:
+    scorer = GatesScorer(pieces=pieces, window=3)
+    sources = {"s": [Document(DOCUMENTS[0]), Document(text)]}
+    found = {seen.text: seen for seen in rank(way, reranker, QUERY, sources, scorer=scorer)}
+    shown = [text[start:end] for start, end in found[text].spans]
+    assert shown and all(piece == piece.strip() or piece.isspace() for piece in shown)
+    assert "".join("".join(shown).split()) == "".join(text.split()), "nothing but white space is left out"
+
+
 @every_way
 @pytest.mark.parametrize("compress", [False, True])
 def test_C21_what_is_shown_of_a_lone_surrogate(reranker: GradReranker, way: str, compress: bool) -> None:

@@ -199,7 +199,7 @@ def test_a_model_that_is_not_there_is_a_failure_of_one_line(notes: str, tmp_path
 def test_C27_a_document_beyond_the_context_is_a_failure_of_one_line(tmp_path: Path, model: str) -> None:
     path = write(tmp_path / "long.txt", "tram " * 2000)
     refused = rank("--source", f"long={path}", "--model", model)
-    assert_refused(refused, "document 'long.txt:1'", "2003 tokens", "512", code=1)
+    assert_refused(refused, "document 'long.txt:1 (source long)'", "2003 tokens", "512", code=1)
 
 
 def test_missing_and_malformed_options_leave_no_traceback(notes: str) -> None:
@@ -380,6 +380,18 @@ def test_the_context_alone_within_a_budget(notes: str, model: str) -> None:
     assert printed.exit_code == 0 and printed.stdout == "\n\n".join(d["text"] for d in result["documents"]) + "\n"
     assert 0 < result["context_tokens"] <= 40 and {d["reason"] for d in result["dropped"]} == {"token_budget"}
     assert "tokens kept" in rank(*arguments).stdout
+
+
+def test_the_context_stands_in_the_json_where_both_are_asked_for(notes: str, model: str) -> None:
+    arguments = ["--source", notes, "--model", model, "--top-n", "2"]
+    both = json.loads(rank(*arguments, "--json", "--context").stdout)
+    assert both["context"] + "\n" == rank(*arguments, "--context").stdout
+    assert len(both["documents"]) == 2 and "context" not in json.loads(rank(*arguments, "--json").stdout)
+
+
+def test_C15_a_limit_on_no_source_is_refused_before_a_model_is_loaded(notes: str) -> None:
+    refused = rank("--source", notes, "--model", "no-such-model", "--per-source", "nodes=1")
+    assert_refused(refused, "per_source names 'nodes', which is no source; sources are notes")
 
 
 def test_limits_by_source_and_compression_reach_the_library(notes: str, model: str) -> None:

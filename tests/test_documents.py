@@ -14,6 +14,7 @@ import pytest
 
 from gradrerank.documents import Document, DroppedDocument, Provenance, RankedDocument, RerankResult, SourceReport
 from gradrerank.errors import AllSourcesFailedError, GradRerankError, InvalidArgumentError, InvalidTypeError
+from gradrerank.settings import Settings
 from gradrerank.validation import (
     check_choice,
     check_count,
@@ -175,7 +176,7 @@ def test_C04_none_is_no_limit_only_where_it_may_be() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, True, np.bool_(False), "0.5", b"1", [0.5], 1j, 10**400])
 def test_C16_a_bad_number_is_a_value_error_naming_argument_and_value(value: object) -> None:
-    with pytest.raises(ValueError, match="min_score must be a finite number, got ") as caught:
+    with pytest.raises(ValueError, match="min_score must be a finite number or None, got ") as caught:
         check_optional_number("min_score", value)
     assert repr(value)[:70] in str(caught.value)
 
@@ -193,6 +194,19 @@ def test_a_minimum_is_inclusive() -> None:
         check_number("source_lambda", -0.1, minimum=0)
     with pytest.raises(InvalidArgumentError, match="source_lambda must be a finite number, got None"):
         check_number("source_lambda", None)
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.5, "x", None, True, math.nan])
+def test_a_range_is_told_by_one_wording(value: object) -> None:
+    with pytest.raises(InvalidArgumentError, match="mmr_lambda must be a number between 0 and 1, got "):
+        Settings(mmr_lambda=value)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [0, 7, -1, 8.5, "9", True])
+def test_the_least_number_of_document_tokens_is_told_by_one_wording(value: object) -> None:
+    with pytest.raises(InvalidArgumentError, match="max_document_tokens must be a whole number >= 8 or None, got "):
+        Settings(max_document_tokens=value)  # type: ignore[arg-type]
+    assert Settings(max_document_tokens=8).max_document_tokens == 8
 
 
 def test_a_bad_choice_lists_what_is_allowed_and_the_closest() -> None:

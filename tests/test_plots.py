@@ -28,7 +28,7 @@ from gradrerank.documents import (  # noqa: E402
 from gradrerank.errors import InvalidArgumentError, InvalidTypeError  # noqa: E402
 from gradrerank.gate_path import GatePath  # noqa: E402
 from gradrerank.plots import plot_agreement, plot_documents, plot_path, plot_sources, plot_tokens  # noqa: E402
-from gradrerank.plotting import plain, short  # noqa: E402
+from gradrerank.plotting import _lost, plain, short  # noqa: E402
 from gradrerank.token_map import TokenMap  # noqa: E402
 
 SOURCES = ("wiki", "_web", "新闻")
@@ -246,6 +246,25 @@ def test_any_title_is_drawn_without_formula_warning_or_overflow(title: str) -> N
         assert all(0 < len(line) <= 60 for label in labels(ax) for line in label.splitlines())
         box = ax.get_legend().get_window_extent()
         assert box.x1 <= ax.figure.canvas.get_width_height()[0] + 1
+
+
+@pytest.mark.parametrize(
+    ("title", "shown"),
+    [
+        ("\U0001f6a2 Ferry to \U0001f3dd\ufe0f Storholm", "Ferry to Storholm"),
+        ("\U00012000\U00012001 timetable", "timetable"),
+        ("\U00012000\U00012001\U00012002 no", "d1: A text. 1"),
+        ("\U0001f6a2\U0001f6a2", "d1: A text. 1"),
+    ],
+)
+def test_a_title_keeps_the_words_that_can_be_drawn(title: str, shown: str) -> None:
+    """Cuneiform and emoji stand for what no font has: fonts of emoji are not used."""
+    pytest.importorskip("matplotlib")
+    if not {"\U0001f6a2", "\U00012000"} <= _lost("\U0001f6a2\U00012000"):
+        pytest.skip("a font of this machine has them")
+    drawn = plot_documents(RerankResult("\U0001f6a2 When?", (ranked(1, 0.5, title=title),), ()))
+    assert [label.get_text() for label in drawn.get_yticklabels()] == [f"1  {shown}"]
+    assert "When?" in drawn.get_title(loc="left")
 
 
 def test_dollars_stay_dollars() -> None:

@@ -19,7 +19,13 @@ from hypothesis import strategies as st
 from tiny import DOCUMENTS, QUERY, tiny
 
 from gradrerank import Document, GatesScorer, GradReranker, RerankResult, Scores, ScoringJob
-from gradrerank.errors import InvalidArgumentError, InvalidTypeError, NoSignalWarning, ScoringError
+from gradrerank.errors import (
+    ContextOverflowError,
+    InvalidArgumentError,
+    InvalidTypeError,
+    NoSignalWarning,
+    ScoringError,
+)
 
 
 class ByLength:
@@ -395,7 +401,7 @@ def test_a_draft_that_is_no_text_is_an_error() -> None:
         ({"scorer": "gate"}, "scorer must be one of"),
         ({"min_score": "high"}, "min_score must"),
         ({"source_lambda": -1}, "source_lambda must"),
-        ({"max_document_tokens": 3}, "max_document_tokens must be at least 8"),
+        ({"max_document_tokens": 3}, "max_document_tokens must be a whole number >= 8 or None, got 3"),
     ],
 )
 def test_combinations_that_cannot_be_meant_are_errors_at_the_call(
@@ -403,6 +409,15 @@ def test_combinations_that_cannot_be_meant_are_errors_at_the_call(
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         reranker.rerank("q", {"a": ["x"]}, **options)
+
+
+def test_C27_a_document_that_does_not_fit_is_named_with_its_sources(reranker: GradReranker) -> None:
+    long = Document("ferry " * 600, id="d7")
+    message = r"document 'd7 \(source web, wiki\)' is longer than the model's context: \d+ tokens"
+    with pytest.raises(ContextOverflowError, match=message):
+        reranker.rerank(QUERY, {"wiki": [DOCUMENTS[0], long], "web": [long]}, select_sources=False)
+    with pytest.raises(ContextOverflowError, match=message):
+        reranker.index({"wiki": [DOCUMENTS[0], long], "web": [long]})
 
 
 # -- C17, C18, C31, C32 ------------------------------------------------------------------------------------------

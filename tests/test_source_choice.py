@@ -246,7 +246,7 @@ def test_a_calibration_of_another_scorer_or_target_is_refused_before_the_model_i
     curve = reranker.calibrate_scores(*labelled())
     with pytest.raises(InvalidArgumentError, match=r"calibration was fitted on scorer 'gates\+likelihood'"):
         reranker.rerank(QUERY, DOCUMENTS, calibration=curve, scorer="ablation")
-    with pytest.raises(InvalidArgumentError, match="min_score is a probability between 0 and 1"):
+    with pytest.raises(InvalidArgumentError, match="min_score must be a probability between 0 and 1"):
         GradReranker(tiny(), calibration=curve, min_score=-0.5)
     with pytest.raises(InvalidTypeError, match="calibration must be a ScoreCalibration or None"):
         GradReranker(tiny(), calibration="isotonic")  # type: ignore[arg-type]
@@ -261,3 +261,17 @@ def test_settings_that_cannot_be_meant_are_refused(settings: dict[str, Any], mes
         GradReranker(tiny(), **settings)
     with pytest.raises(InvalidTypeError, match="source_agreement must be a bool"):
         GradReranker(tiny(), source_agreement=1)  # type: ignore[arg-type]
+
+
+def test_what_agreement_and_coverage_both_read_passes_through_the_model_once() -> None:
+    reranker = GradReranker(tiny(), encoder=encoder)
+    sources = {"web": DOCUMENTS[:2], "wiki": DOCUMENTS[2:]}
+    asked: dict[str, Any] = {"select_sources": False, "selection": "coverage", "top_n": 2}
+    alone = reranker.rerank(QUERY, sources, **asked)
+    both = reranker.rerank(QUERY, sources, **asked, source_agreement=True)
+    assert [d.text for d in both] == [d.text for d in alone]
+    assert both.tokens["question"] == alone.tokens["question"] and both.sources[0].agreement
+    # Beside fewer documents the words are read anew, so that asking how sources agree changes no choice.
+    fewer: dict[str, Any] = {"source_choice": "gradient", "max_sources": 1, "selection": "coverage", "top_n": 2}
+    told, untold = (reranker.rerank(QUERY, sources, **fewer, source_agreement=told) for told in (True, False))
+    assert [d.text for d in told] == [d.text for d in untold] and not all(s.selected for s in told.sources)

@@ -53,6 +53,7 @@ __all__ = [
     "draft_prompt",
     "fetch_all",
     "merged_pool",
+    "n_blank",
     "occurrences_of",
     "original_text",
     "run_blocking",
@@ -304,6 +305,20 @@ def merged_pool(sources: Mapping[str, Sequence[Document]], weights: Weights | No
     read = read_sources(sources)
     checked = check_weights(weights, list(read))
     return restrict(build_pool(read, weights=checked), [name for name in read if checked is None or checked[name] > 0])
+
+
+def n_blank(texts: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """How many texts of each source have nothing to read; sources without any are not named.
+
+    Args:
+        texts: Texts by source name.
+
+    Example:
+        >>> n_blank({"wiki": ["tram", " "], "web": ["bus"]})
+        {'wiki': 1}
+    """
+    counts = {name: sum(map(is_blank, found)) for name, found in texts.items()}
+    return {name: count for name, count in counts.items() if count}
 
 
 def draft_prompt(words: PromptTexts, query: str, texts: Sequence[str]) -> str:

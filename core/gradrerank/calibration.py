@@ -74,6 +74,8 @@ class ScoreCalibration:
         """Check the numbers, which may come from a file."""
         check_choice("method", self.method, METHODS)
         knots = tuple((check_number("knots", x), check_number("knots", y)) for x, y in self.knots)
+        if len(self.coefficients) != 3:
+            raise InvalidArgumentError(f"coefficients must be three numbers, got {self.coefficients!r}")
         a, b, c = (check_number("coefficients", value) for value in self.coefficients)
         rising = all(x1 < x2 and y1 <= y2 for (x1, y1), (x2, y2) in zip(knots, knots[1:], strict=False))
         if not rising or any(not 0 <= y <= 1 for _, y in knots):
@@ -103,18 +105,17 @@ class ScoreCalibration:
                 documents are gold or none is.
             InvalidTypeError: When the gold of a query is a str.
         """
-        check_choice("method", method, METHODS)
-        if len(results) != len(gold):
-            raise InvalidArgumentError(f"gold has {len(gold)} collections for {len(results)} results")
+        wanted = check_gold(gold, len(results), method)
         kinds = sorted({(r.scorer, r.target) for r in results})
         if len(kinds) != 1:
             raise InvalidArgumentError(f"results must share one scorer and target, got {kinds}")
-        queries = [_labelled(result, ids, i) for i, (result, ids) in enumerate(zip(results, gold, strict=True))]
+        queries = [_labelled(result, ids) for result, ids in zip(results, wanted, strict=True)]
         features = np.concatenate([_features(scores) for scores, _ in queries])
         labels = np.concatenate([found for _, found in queries])
         if labels.size == 0 or labels.all() or not labels.any():
             raise InvalidArgumentError(
-                f"{int(labels.sum())} of {labels.size} scored documents are gold; a calibration needs both kinds"
+                f"{int(labels.sum())} of {labels.size} scored documents are gold; a calibration needs both kinds, and "
+                f"gold names documents by id or text{_first_of(wanted)}"
             )
         fitted: dict[str, Any] = (
             {"knots": _isotonic(features[:, 0], labels)}
@@ -178,7 +179,9 @@ class ScoreCalibration:
         try:
             knots = tuple((x, y) for x, y in fields["knots"])
             return cls(**{**fields, "knots": knots, "coefficients": tuple(fields["coefficients"])})
-        except (TypeError, ValueError, KeyError) as error:
+        except KeyError as error:
+            raise InvalidArgumentError(f"this is no calibration: it has no {error}") from error
+        except (TypeError, ValueError) as error:
             raise InvalidArgumentError(f"this is no calibration: {error}") from error
 
     def to_json(self) -> str:
@@ -204,11 +207,44 @@ class ScoreCalibration:
         return f"ScoreCalibration({self.method!r}, scorer={self.scorer!r}, target={self.target!r}, {fitted})"
 
 
-def _labelled(result: RerankResult, gold: Collection[str], place: int) -> tuple[Vector, NDArray[np.bool_]]:
+def check_gold(gold: Any, n_queries: int, method: str) -> list[frozenset[str]]:
+    """What a calibration is fitted on and how, checked before anything is ranked for it.
+
+    Args:
+        gold: What the caller passed as gold: for each query ids or texts of documents.
+        n_queries: Number of queries.
+        method: What the caller passed as method.
+
+    Raises:
+        InvalidArgumentError: When there is no query, the numbers differ, or there is no such method.
+        InvalidTypeError: When gold is no sequence of collections of strings; the message says where.
+    """
+    check_choice("method", method, METHODS)
+    if isinstance(gold, str) or not isinstance(gold, Sequence):
+        raise InvalidTypeError(f"gold must be a list with the ids or texts of each query, got {gold!r}")
+    if len(gold) != n_queries:
+        raise InvalidArgumentError(f"gold has {len(gold)} collections for {n_queries} queries")
+    if not n_queries:
+        raise InvalidArgumentError("there must be at least one query to learn from, got none")
+    for i, named in enumerate(gold):
+        if isinstance(named, str) or not isinstance(named, Collection):
+            raise InvalidTypeError(
+                f"gold[{i}] must be a collection of ids or texts, got {type(named).__name__} {named!r}"
+            )
+        for each in named:
+            if not isinstance(each, str):
+                raise InvalidTypeError(f"gold[{i}] must hold ids or texts, got {type(each).__name__} {each!r} in it")
+    return [frozenset(named) for named in gold]
+
+
+def _first_of(gold: Sequence[frozenset[str]]) -> str:
+    """One of the names that were given, for a message."""
+    first = min((name for named in gold for name in named), default=None)
+    return "" if first is None else f", for instance {first[:60]!r}"
+
+
+def _labelled(result: RerankResult, wanted: frozenset[str]) -> tuple[Vector, NDArray[np.bool_]]:
     """Scores of all documents of a query that were scored, and which of them are gold."""
-    if isinstance(gold, str):
-        raise InvalidTypeError(f"gold[{place}] must be a collection of ids or texts, got the str {gold!r}")
-    wanted = set(gold)
     scored = [(d.score, d.text, d.provenance) for d in result.documents]
     cut = [d for d in result.dropped if d.reason != "source_not_selected"]
     scored += [(d.score, d.document.text, d.provenance) for d in cut if d.score is not None]

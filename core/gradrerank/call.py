@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from gradrerank.errors import GradRerankError
 from gradrerank.scorers.base import Scores, ScoringJob
 from gradrerank.stopwatch import Stopwatch
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from gradrerank.context.limits import Bounds
     from gradrerank.documents import Document, DroppedDocument
     from gradrerank.lm.generator import Generator
@@ -29,6 +34,7 @@ class Call:
         query: The query.
         sources: Documents by source name, checked.
         reference: The answer given by the caller, or None.
+        name: What to call the query in messages, where there are several.
         weights: Weights of the sources between 0 and 1, or None.
         per_source: Least and most documents that are kept of a source, by its name.
         pool: Candidates and what was dropped so far.
@@ -39,6 +45,7 @@ class Call:
         scores: Utilities of the candidates that were read.
         contributions: What each source contributed, by name.
         agreement: How far the sources agree, or None where that was not asked for.
+        by_token: What :meth:`token_utilities` found for these documents, once it was asked.
         unread: Candidates that were cut before the model read them.
         watch: Seconds by stage.
         tokens: Tokens through the model by stage.
@@ -47,6 +54,7 @@ class Call:
     query: str
     sources: Mapping[str, Sequence[Document]]
     reference: str | None
+    name: str = ""
     weights: Mapping[str, float] | None = None
     per_source: Mapping[str, Bounds] = field(default_factory=dict)
     pool: Pool = field(init=False)
@@ -57,6 +65,7 @@ class Call:
     scores: Scores = field(default_factory=lambda: Scores(()))
     contributions: Mapping[str, Contribution] = field(default_factory=dict)
     agreement: Agreement | None = None
+    by_token: NDArray[np.float64] | None = None
     unread: tuple[DroppedDocument, ...] = ()
     watch: Stopwatch = field(default_factory=Stopwatch)
     tokens: Counter[str] = field(default_factory=Counter)
@@ -68,3 +77,30 @@ class Call:
             generator: The model.
         """
         return ScoringJob(self.query, self.documents, self.goal.continuation, generator, tokens=self.tokens)
+
+    def token_utilities(self, generator: Generator) -> NDArray[np.float64]:
+        """[T, n] the utility of every document for every token of the target, computed once for all who ask.
+
+        Args:
+            generator: The model.
+        """
+        if self.by_token is None:
+            from gradrerank.scorers.token_utilities import token_utilities
+
+            self.by_token = token_utilities(self.job(generator))
+        return self.by_token
+
+
+@contextmanager
+def naming(call: Call) -> Iterator[None]:
+    """Let an error inside say which of several queries it is about.
+
+    Args:
+        call: The query.
+    """
+    try:
+        yield
+    except GradRerankError as error:
+        if not call.name:
+            raise
+        raise type(error)(f"{call.name}: {error}") from error

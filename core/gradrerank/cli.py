@@ -118,7 +118,11 @@ def rank(
     all_sources: Annotated[bool, typer.Option("--all-sources", help="Keep all sources, choose none.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole result as JSON.")] = False,
     as_context: Annotated[
-        bool, typer.Option("--context", help="Print only the kept documents, as one text for a prompt.")
+        bool,
+        typer.Option(
+            "--context",
+            help="Print only the kept documents, as one text for a prompt; with --json, put it into the field context.",
+        ),
     ] = False,
 ) -> None:
     """Rank the documents of files by their utility: positive helps, negative hurts, near zero is ignored."""
@@ -195,7 +199,8 @@ def _may_download(model: str | None) -> bool:
 def _show(result: RerankResult, *, as_json: bool = False, as_context: bool = False) -> None:
     if as_json:
         # ASCII, so that every terminal and pipe takes it, lone surrogates included.
-        print(json.dumps(result.to_dict(), indent=2, default=str))
+        plain = result.to_dict() | ({"context": result.context()} if as_context else {})
+        print(json.dumps(plain, indent=2, default=str))
         return
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")  # a document may hold what the terminal cannot show

@@ -28,6 +28,8 @@ STYLES: tuple[dict[str, Any], ...] = (
 )
 # Stands for a character that no installed font has.
 _UNKNOWN = "\u25a1"
+# The joiner and the selector that are left over where emoji cannot be drawn.
+_PARTS_OF_EMOJI = "\u200d\ufe0f"
 
 
 def new_axes(ax: Axes | None, *, width: float, height: float) -> Axes:
@@ -73,11 +75,22 @@ def outside(text: str, length: int) -> str:
 
 
 def first_drawable(texts: Iterable[str | None], length: int, default: str) -> str:
-    """The first text that is not blank and that the installed fonts can draw, on one line."""
+    """The first text that the installed fonts can draw, but for symbols and a few letters, on one line.
+
+    Args:
+        texts: Texts in order of preference; what cannot be drawn of the one that is chosen is left out.
+        length: Most characters.
+        default: What to draw where no font has most of the letters of any of them.
+    """
     for text in texts:
         line = outside(text or "", length)
-        if line and _UNKNOWN not in _drawable(line):
+        lost = _lost(line)
+        n_letters, n_lost = (sum(map(str.isalnum, part)) for part in (line, (c for c in line if c in lost)))
+        if line and not lost:
             return line
+        if n_lost <= n_letters - n_lost and n_letters:
+            kept = (c for c in line if c not in lost and c not in _PARTS_OF_EMOJI)
+            return " ".join("".join(kept).split())
     return default
 
 
@@ -112,9 +125,14 @@ def label_ticks(
 
 
 def _drawable(text: str) -> str:
-    missing = _missing(text)
-    lost = missing - {c for font in _fallbacks(text) for c in missing if ord(c) in _characters(_paths()[font])}
+    lost = _lost(text)
     return "".join(_UNKNOWN if c in lost else c for c in text)
+
+
+def _lost(text: str) -> set[str]:
+    """The characters that no installed font has."""
+    missing = _missing(text)
+    return missing - {c for font in _fallbacks(text) for c in missing if ord(c) in _characters(_paths()[font])}
 
 
 def _fallbacks(text: str) -> list[str]:

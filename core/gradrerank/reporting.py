@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from gradrerank.documents import DroppedDocument, RankedDocument, SourceReport, SpanUtility, copied
 from gradrerank.errors import NoSignalWarning
+from gradrerank.explaining import stripped
 
 if TYPE_CHECKING:
     from gradrerank.call import Call
@@ -37,7 +38,7 @@ def ranked_documents(
         spans: Utilities of their pieces, or nothing.
 
     Returns:
-        Ranked documents with copies of the caller's metadata.
+        Ranked documents with copies of the caller's metadata, and pieces without white space around them.
     """
     ranks = {i: rank for rank, i in enumerate(context.selection.kept, start=1)}
     return tuple(
@@ -51,12 +52,18 @@ def ranked_documents(
             provenance=candidates[i].provenance,
             truncated=documents[i].truncated,
             kept=documents[i].kept,
-            spans=tuple(spans[i]) if spans else (),
+            spans=tuple(_trimmed(candidates[i].text, span) for span in spans[i]) if spans else (),
             scores=final.stages[i],
             excerpts=tuple(context.excerpts[i]),
         )
         for i in context.arranged
     )
+
+
+def _trimmed(text: str, span: SpanUtility) -> SpanUtility:
+    """A piece without the white space at its edges; one that is nothing else stays as it is."""
+    start, end = stripped(text, span.start, span.end)
+    return SpanUtility(start, end, span.score) if start < end else span
 
 
 def cut_documents(

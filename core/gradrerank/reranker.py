@@ -13,30 +13,31 @@ import warnings
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gradrerank.calibration import ScoreCalibration
-from gradrerank.call import Call
+from gradrerank.calibration import ScoreCalibration, check_gold
+from gradrerank.call import Call, naming
 from gradrerank.context.choosing import Chooser
 from gradrerank.context.fusion import final_scores, with_probabilities
 from gradrerank.context.limits import PerSource, check_per_source
 from gradrerank.context.prompt_tokens import TokenCounter
 from gradrerank.documents import RerankResult
-from gradrerank.errors import InvalidArgumentError, InvalidTypeError, TruncationWarning
+from gradrerank.errors import InvalidArgumentError, TruncationWarning
 from gradrerank.indexing import IndexReport, index_documents
 from gradrerank.inspection import Inspection
 from gradrerank.lm.disk_store import make_store
 from gradrerank.lm.loading import load_generator
+from gradrerank.lm.prompt import Continuation
 from gradrerank.reporting import cut_documents, ranked_documents, source_reports, warn_of_silence
 from gradrerank.scorers import DEFAULT_SCORER, Scorer, as_scorer
 from gradrerank.scoring import score_calls
 from gradrerank.selecting import select_documents
 from gradrerank.settings import UNSET, Settings
-from gradrerank.source_choice import choose_after_scoring, choose_before_reading, credit_sources
 from gradrerank.shortage import told_once
+from gradrerank.source_choice import choose_after_scoring, choose_before_reading, credit_sources
 from gradrerank.sources.embedding import as_encoder
 from gradrerank.sources.pool import Candidate, Sources, build_pool, read_sources, read_sources_of_each, restrict
 from gradrerank.sources.weights import Weights, check_weights
 from gradrerank.targets import DraftWriter, check_reference, resolve_target
-from gradrerank.validation import check_query
+from gradrerank.validation import check_queries, check_query
 
 if TYPE_CHECKING:
     import torch
@@ -177,8 +178,8 @@ class GradReranker(Inspection):
         self._loading = {"model": model, "device": device, "dtype": dtype, **given}
         self.generator = load_generator(**self._loading)
 
-    def rerank(
     @told_once()
+    def rerank(
         self,
         query: str,
         sources: Sources,
@@ -216,8 +217,8 @@ class GradReranker(Inspection):
         use = self._use(top_n=top_n, min_score=min_score, scorer=scorer, target=target, **settings)
         return self._run([Call(check_query(query), read_sources(sources), reference)], use)[0]
 
-    def rerank_batch(
     @told_once()
+    def rerank_batch(
         self,
         queries: Sequence[str],
         sources: Sources | Sequence[Sources],
@@ -241,20 +242,20 @@ class GradReranker(Inspection):
 
         Raises:
             InvalidArgumentError: When the numbers of queries, sources and references differ.
-            InvalidTypeError: When queries is a str.
+            InvalidTypeError: When queries is a str or no sequence.
+            GradRerankError: As for :meth:`rerank`; where one query is at fault, the message begins with its place.
         """
         use = self._use(**settings)
-        if isinstance(queries, str):
-            raise InvalidTypeError(f"queries must be a sequence of queries, got the str {queries!r}")
-        queries = [check_query(query) for query in queries]
+        queries = check_queries(queries)
         read = read_sources_of_each(sources, len(queries))
         answers = [None] * len(queries) if references is None else list(references)
         if len(answers) != len(queries):
             raise InvalidArgumentError(f"references has {len(answers)} answers for {len(queries)} queries")
-        return self._run([Call(*parts) for parts in zip(queries, read, answers, strict=True)], use)
+        parts = enumerate(zip(queries, read, answers, strict=True))
+        return self._run([Call(*part, name=f"queries[{i}]") for i, part in parts], use)
 
-    def index(
     @told_once()
+    def index(
         self,
         documents: Sources,
         *,
@@ -274,19 +275,24 @@ class GradReranker(Inspection):
 
         Returns:
             How many documents and tokens were read, and how many were there already.
+
+        Raises:
+            ContextOverflowError: When a document does not fit the model; none is read then.
         """
         use = self._use(max_document_tokens=max_document_tokens)
         pool = build_pool(read_sources(documents))
         tokens = self._read(pool.candidates, use)
+        nothing_asked = Continuation((), (0,))
+        self.generator.check_fits(tokens, nothing_asked, _named_with_sources(pool.candidates))
         return index_documents(self.generator.reader, [d.ids for d in tokens], progress=progress)
 
+    @told_once()
     def calibrate_scores(
         self,
         queries: Sequence[str],
         sources: Sources | Sequence[Sources],
         gold: Sequence[Collection[str]],
         *,
-    @told_once()
         method: str = "isotonic",
         references: Sequence[str | None] | None = None,
         **settings: Any,
@@ -308,8 +314,10 @@ class GradReranker(Inspection):
 
         Raises:
             InvalidArgumentError: When numbers differ, or all documents are gold or none is.
-            InvalidTypeError: When queries, or the gold of a query, is a str.
+            InvalidTypeError: When queries, or the gold of a query, is a str or no collection of them.
         """
+        queries = check_queries(queries)
+        check_gold(gold, len(queries), method)
         given = {**settings, "calibration": None, "min_score": None}
         results = self.rerank_batch(queries, sources, references=references, **given)
         return ScoreCalibration.fit(results, gold, method=method)
@@ -320,15 +328,12 @@ class GradReranker(Inspection):
         if use.calibration is not None:
             use.calibration.check_fits(active.name, use.target)
         for call in calls:
-            check_reference(use.target, call.reference)
-            with call.watch.stage("pool"):
+            with naming(call):
                 self._pool(call, use)
         filled = [call for call in calls if call.pool.candidates]
         for call in filled:
-            with call.watch.stage("sources"):
-                choose_before_reading(call, use, self.encoder)
-            with call.watch.stage("target"):
-                self._read_target(call, use)
+            with naming(call):
+                self._choose_and_read(call, use)
         score_calls(filled, active, use, self.generator, self.encoder)
         for call in filled:
             with call.watch.stage("sources"):
@@ -339,20 +344,27 @@ class GradReranker(Inspection):
     def _prepared(self, query: str, sources: Sources, reference: str | None, use: Settings) -> Call:
         """One call up to where its documents are scored."""
         call = Call(check_query(query), read_sources(sources), reference)
-        check_reference(use.target, reference)
         self._pool(call, use)
         if call.pool.candidates:
-            choose_before_reading(call, use, self.encoder)
-            self._read_target(call, use)
+            self._choose_and_read(call, use)
         return call
+
+    def _choose_and_read(self, call: Call, use: Settings) -> None:
+        """The sources that are read, their documents as tokens, and the text whose loss is read."""
+        with call.watch.stage("sources"):
+            choose_before_reading(call, use, self.encoder)
+        with call.watch.stage("target"):
+            self._read_target(call, use)
 
     def _pool(self, call: Call, use: Settings) -> None:
         """All sources become one pool of candidates."""
-        call.weights = weights = check_weights(use.weights, list(call.sources))
-        call.per_source = check_per_source(use.per_source, list(call.sources)) or {}
-        pool = build_pool(call.sources, docs_per_source=use.docs_per_source, weights=weights)
-        call.selected = [n for n, found in pool.sources.items() if found and (weights is None or weights[n] > 0)]
-        call.pool = restrict(pool, call.selected)
+        check_reference(use.target, call.reference)
+        with call.watch.stage("pool"):
+            call.weights = weights = check_weights(use.weights, list(call.sources))
+            call.per_source = check_per_source(use.per_source, list(call.sources)) or {}
+            pool = build_pool(call.sources, docs_per_source=use.docs_per_source, weights=weights)
+            call.selected = [n for n, found in pool.sources.items() if found and (weights is None or weights[n] > 0)]
+            call.pool = restrict(pool, call.selected)
 
     def _read_target(self, call: Call, use: Settings) -> None:
         """Documents as tokens, and the text whose loss is read behind them."""
@@ -366,14 +378,13 @@ class GradReranker(Inspection):
             drafting=use.drafting,
             tokens=call.tokens,
         )
-        names = [_name(candidate) for candidate in call.pool.candidates]
-        self.generator.check_fits(call.documents, call.goal.continuation, names)
+        self.generator.check_fits(call.documents, call.goal.continuation, _named_with_sources(call.pool.candidates))
 
     def _read(self, candidates: Sequence[Candidate], use: Settings) -> list[DocumentTokens]:
         documents = self.generator.layout.documents(
             [(c.title, c.text) for c in candidates], max_tokens=use.max_document_tokens
         )
-        cut = [_name(c) for c, d in zip(candidates, documents, strict=True) if d.truncated]
+        cut = [c.name for c, d in zip(candidates, documents, strict=True) if d.truncated]
         if cut:
             more = f" and {len(cut) - 10} more" if len(cut) > 10 else ""
             warnings.warn(
@@ -444,9 +455,9 @@ class GradReranker(Inspection):
         self.generator = load_generator(**self._loading)
 
 
-def _name(candidate: Candidate) -> str:
-    """What to call a document in a message: its id, or how it begins."""
-    return candidate.document.id or candidate.text[:40]
+def _named_with_sources(candidates: Sequence[Candidate]) -> list[str]:
+    """What to call documents that do not fit: where to look for them."""
+    return [f"{c.name} (source {', '.join(c.sources)})" for c in candidates]
 
 
 def _volume(call: Call) -> dict[str, float]:

@@ -93,8 +93,10 @@ def _choice_job(
     encoder: Encoder,
 ) -> ChoiceJob:
     """The ranking with its bounds."""
-    sources = [call.pool.candidates[i].sources for i in ranked]
-    tokens = prompt_tokens(texts, use.token_counter, generator) if use.counts_tokens else None
+    candidates = [call.pool.candidates[i] for i in ranked]
+    sources = [candidate.sources for candidate in candidates]
+    names = [candidate.label for candidate in candidates]
+    tokens = prompt_tokens(texts, use.token_counter, generator, names) if use.counts_tokens else None
     counted = tokens if use.token_budget is not None else None
 
     def together(kept: Sequence[int], limit: int | None) -> int:
@@ -124,9 +126,7 @@ def _on_demand(call: Call, ranked: Sequence[int], generator: Generator, encoder:
     places = list(ranked)
 
     def utilities() -> NDArray[np.float64]:
-        from gradrerank.scorers.token_utilities import token_utilities
-
-        return token_utilities(call.job(generator))[:, places]
+        return call.token_utilities(generator)[:, places]
 
     def vectors() -> NDArray[np.float64]:
         return embed(encoder, [call.pool.candidates[i].text for i in places])

@@ -31,14 +31,15 @@ class _Unset:
 
 UNSET: Any = _Unset()
 
-_OPTIONAL_COUNTS = (
-    "max_sources",
-    "docs_per_source",
-    "max_candidates",
-    "top_n",
-    "token_budget",
-    "max_document_tokens",
-)
+# With the least that each may be; of fewer than 8 tokens, title and separator leave no text to read.
+_OPTIONAL_COUNTS = {
+    "max_sources": 1,
+    "docs_per_source": 1,
+    "max_candidates": 1,
+    "top_n": 1,
+    "token_budget": 1,
+    "max_document_tokens": 8,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +90,7 @@ class Settings:
         order: How the kept documents are arranged: ``"score"``, ``"edges"`` (the best at both ends, the worst
             in the middle) or ``"source"`` (grouped by source, the source of the best document first).
         compress: Whether to keep only those sentences of the kept documents that help.
-        max_document_tokens: Tokens of a document that are read at most; None reads all of it.
+        max_document_tokens: Tokens of a document that are read at most, 8 or more; None reads all of it.
         draft_writer: The caller's own LLM for ``target="draft"``: a callable
             ``(query, texts) -> str``; None lets the scoring model write.
         draft_documents: Documents in the prompt of a draft.
@@ -151,17 +152,13 @@ class Settings:
             "source_lambda": check_number("source_lambda", self.source_lambda, minimum=0.0),
             "fusion_weight": check_number("fusion_weight", self.fusion_weight, minimum=0.0),
             "min_score": check_optional_number("min_score", self.min_score),
-            "mmr_lambda": check_number("mmr_lambda", self.mmr_lambda, minimum=0.0),
+            "mmr_lambda": check_number("mmr_lambda", self.mmr_lambda, minimum=0.0, maximum=1.0),
             "per_source": check_per_source(self.per_source),
         }
-        if self.mmr_lambda > 1:
-            raise InvalidArgumentError(f"mmr_lambda must be a number between 0 and 1, got {self.mmr_lambda}")
-        for name in _OPTIONAL_COUNTS:
-            checked[name] = check_optional_count(name, getattr(self, name))
+        for name, least in _OPTIONAL_COUNTS.items():
+            checked[name] = check_optional_count(name, getattr(self, name), minimum=least)
         for name in ("draft_documents", "draft_tokens"):
             checked[name] = check_count(name, getattr(self, name))
-        if self.max_document_tokens is not None and self.max_document_tokens < 8:
-            raise InvalidArgumentError(f"max_document_tokens must be at least 8, got {self.max_document_tokens}")
         self._check_calibration(checked["min_score"])
         for name, value in checked.items():
             object.__setattr__(self, name, value)
@@ -173,7 +170,7 @@ class Settings:
             raise InvalidTypeError(f"calibration must be a ScoreCalibration or None, got {self.calibration!r}")
         if min_score is not None and not 0 <= min_score <= 1:
             raise InvalidArgumentError(
-                f"min_score is a probability between 0 and 1 where calibration is given, got {min_score}"
+                f"min_score must be a probability between 0 and 1 where calibration is given, got {min_score}"
             )
 
     def least_score(self, scores: Sequence[float]) -> float | None:

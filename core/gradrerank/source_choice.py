@@ -68,10 +68,7 @@ def credit_sources(call: Call, use: Settings, generator: Generator) -> None:
     found_by = [candidate.sources for candidate in call.pool.candidates]
     call.contributions = contributions(found_by, call.scores.utilities)
     if use.source_agreement and len(call.contributions) > 1:
-        from gradrerank.scorers.token_utilities import token_utilities
-
-        job = call.job(generator)
-        call.agreement = source_agreement(found_by, token_utilities(job))
+        call.agreement = source_agreement(found_by, call.token_utilities(generator))
 
 
 def choose_after_scoring(call: Call, use: Settings, scorer: str) -> None:
@@ -151,6 +148,8 @@ def _keep(call: Call, use: Settings, scorer: str) -> None:
     """Drop the scored candidates that no selected source found."""
     candidates, selected = call.pool.candidates, frozenset(call.selected)
     kept = [i for i, c in enumerate(candidates) if not selected.isdisjoint(c.sources)]
+    if len(kept) == len(candidates):
+        return
     final = final_scores(call, use, scorer)
     left_out = tuple(
         DroppedDocument(c.document, c.provenance, "source_not_selected", final.scores[i])
@@ -159,6 +158,7 @@ def _keep(call: Call, use: Settings, scorer: str) -> None:
     )
     call.pool = replace(call.pool, candidates=tuple(candidates[i] for i in kept), dropped=call.pool.dropped + left_out)
     call.documents = [call.documents[i] for i in kept]
+    call.by_token = None  # what helps beside fewer documents is another question
     spans = [call.scores.spans[i] for i in kept] if call.scores.spans else ()
     stages = [call.scores.stages[i] for i in kept] if call.scores.stages else ()
     call.scores = Scores([call.scores.utilities[i] for i in kept], spans, call.scores.details, stages)

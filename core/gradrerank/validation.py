@@ -11,7 +11,7 @@ import difflib
 import math
 import operator
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gradrerank.errors import InvalidArgumentError, InvalidTypeError
@@ -40,21 +40,37 @@ def is_blank(text: str) -> bool:
     return all(unicodedata.category(c)[0] in "ZC" or c in _INVISIBLE for c in text)
 
 
-def check_query(query: Any) -> str:
-    """The query, unchanged.
+def check_query(query: Any, name: str = "query") -> str:
+    """The query, unchanged; a lone surrogate in it is read as U+FFFD, as in documents.
 
     Args:
         query: What the caller passed as the query.
+        name: What to call it in messages.
 
     Raises:
         InvalidTypeError: When it is not a string, so that None is never scored as the word "None".
         InvalidArgumentError: When it is blank.
     """
     if not isinstance(query, str):
-        raise InvalidTypeError(f"query must be a str, got {_shown(query)}")
+        raise InvalidTypeError(f"{name} must be a str, got {_shown(query)}")
     if is_blank(query):
-        raise InvalidArgumentError(f"query must hold some text, got {query!r}")
+        raise InvalidArgumentError(f"{name} must hold some text, got {query!r}")
     return query
+
+
+def check_queries(queries: Any) -> list[str]:
+    """The queries of a batch.
+
+    Args:
+        queries: What the caller passed as the queries.
+
+    Raises:
+        InvalidTypeError: When they are no sequence, or one of them is not a string; the message says which.
+        InvalidArgumentError: When one of them is blank.
+    """
+    if isinstance(queries, (str, bytes, Mapping, set, frozenset)) or not isinstance(queries, Iterable):
+        raise InvalidTypeError(f"queries must be a sequence of queries, got {type(queries).__name__} {queries!r}")
+    return [check_query(query, f"queries[{i}]") for i, query in enumerate(queries)]
 
 
 def check_count(name: str, value: Any) -> int:
@@ -67,56 +83,71 @@ def check_count(name: str, value: Any) -> int:
     Raises:
         InvalidArgumentError: When it is a bool, not a whole-number type, or below 1.
     """
-    return _count(name, value, "a whole number >= 1")
+    return _count(name, value, 1, "a whole number >= 1")
 
 
-def check_optional_count(name: str, value: Any) -> int | None:
-    """A whole number from 1 as a plain int, or None; numpy integers are accepted.
+def check_optional_count(name: str, value: Any, *, minimum: int = 1) -> int | None:
+    """A whole number as a plain int, or None; numpy integers are accepted.
 
     Args:
         name: Name of the argument, for the message.
         value: What the caller passed.
+        minimum: The smallest number allowed, itself included.
 
     Raises:
-        InvalidArgumentError: When it is a bool, not a whole-number type, or below 1.
+        InvalidArgumentError: When it is a bool, not a whole-number type, or below the minimum.
 
     Example:
         >>> check_optional_count("top_n", 3), check_optional_count("top_n", None)
         (3, None)
     """
-    return None if value is None else _count(name, value, "a whole number >= 1 or None")
+    return None if value is None else _count(name, value, minimum, f"a whole number >= {minimum} or None")
 
 
-def _count(name: str, value: Any, expected: str) -> int:
+def _count(name: str, value: Any, minimum: int, expected: str) -> int:
     try:
         count = 0 if _is_bool(value) else operator.index(value)
     except TypeError as error:
         raise InvalidArgumentError(f"{name} must be {expected}, got {_shown(value)}") from error
-    if count < 1:
+    if count < minimum:
         raise InvalidArgumentError(f"{name} must be {expected}, got {_shown(value)}")
     return count
 
 
-def check_number(name: str, value: Any, *, minimum: float | None = None) -> float:
+def check_number(
+    name: str, value: Any, *, minimum: float | None = None, maximum: float | None = None, or_none: bool = False
+) -> float:
     """A finite real number as a plain float; numpy scalars are accepted.
 
     Args:
         name: Name of the argument, for the message.
         value: What the caller passed.
         minimum: The smallest number allowed, itself included; None for no bound.
+        maximum: The largest number allowed beside a minimum, itself included; None for no bound.
+        or_none: Whether the message says that None would do, where the caller has seen to that.
 
     Raises:
         InvalidArgumentError: When it is a bool, a string, not a single real number, NaN, infinite,
-            or below the minimum.
+            or out of the bounds.
+
+    Example:
+        >>> check_number("mmr_lambda", 2, minimum=0.0, maximum=1.0)
+        Traceback (most recent call last):
+        ...
+        gradrerank.errors.InvalidArgumentError: mmr_lambda must be a number between 0 and 1, got 2
     """
     expected = "a finite number" if minimum is None else f"a finite number >= {minimum:g}"
+    if minimum is not None and maximum is not None:
+        expected = f"a number between {minimum:g} and {maximum:g}"
+    expected += " or None" if or_none else ""
     if _is_bool(value) or isinstance(value, (str, bytes)) or not hasattr(value, "__float__"):
         raise InvalidArgumentError(f"{name} must be {expected}, got {_shown(value)}")
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidArgumentError(f"{name} must be {expected}, got {_shown(value)}") from error
-    if not math.isfinite(number) or (minimum is not None and number < minimum):
+    below, above = minimum is not None and number < minimum, maximum is not None and number > maximum
+    if not math.isfinite(number) or below or above:
         raise InvalidArgumentError(f"{name} must be {expected}, got {_shown(value)}")
     return number
 
@@ -131,7 +162,7 @@ def check_optional_number(name: str, value: Any) -> float | None:
     Raises:
         InvalidArgumentError: When it is neither None nor a finite real number.
     """
-    return None if value is None else check_number(name, value)
+    return None if value is None else check_number(name, value, or_none=True)
 
 
 def check_choice(name: str, value: Any, allowed: Iterable[str]) -> str:

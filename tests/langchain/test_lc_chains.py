@@ -76,7 +76,7 @@ def test_trace_of_invoke(retriever: MultiSourceRetriever) -> None:
     assert {run.kind for run in recorder.named("wiki")} == {"retriever"}
     assert recorder.named("MultiSourceRetriever")[0].output == found
     assert [name for name, _ in recorder.events] == ["gradrerank_sources", "gradrerank_result"]
-    assert recorder.events[0][1] == {"found": {"wiki": 3, "web": 3}, "errors": {}}
+    assert recorder.events[0][1] == {"found": {"wiki": 3, "web": 3}, "blank": {}, "errors": {}}
     json.dumps(recorder.events)
 
 

@@ -19,7 +19,7 @@ from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableLambda
 from langchain_tests.integration_tests import RetrieversIntegrationTests
-from lc_helpers import TextScorer, broken, docs, source
+from lc_helpers import Recorder, TextScorer, broken, docs, source
 from pydantic import ValidationError
 from tiny import DOCUMENTS, QUERY, tiny
 
@@ -206,6 +206,9 @@ def test_C02_blank_documents_are_left_out_and_ranks_still_count_them(merged: boo
     )
     (found,) = both(retriever)
     assert (found.id, record(found)["ranks"]) == ("d2", {"a": 3})
+    recorder = Recorder()
+    retriever.invoke(QUERY, config={"callbacks": [recorder]})
+    assert recorder.events[0] == ("gradrerank_sources", {"found": {"a": 4}, "blank": {"a": 3}, "errors": {}})
 
 
 @pytest.mark.parametrize("bad", [0, -1, True, 2.0, "2"])

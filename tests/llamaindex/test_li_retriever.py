@@ -139,6 +139,16 @@ async def test_C11_C14_scores_of_any_scale_are_kept_and_decide_nothing(postproce
         assert next(n for n in once if n.node_id == "z").gradrerank["scores"] == {"dense": None}
 
 
+@pytest.mark.parametrize("ranked", [True, False])
+async def test_C02_how_many_nodes_are_blank_is_told(
+    postprocessor: GradRerankPostprocessor, recorder: EventRecorder, ranked: bool
+) -> None:
+    sources = {"a": FixedRetriever("", "real", "\u200b"), "b": FixedRetriever("other")}
+    retriever = MultiSourceRetriever(sources, postprocessor=postprocessor if ranked else None)
+    assert {node.text for node in await both(retriever)} == {"real", "other"}
+    assert [(e.found, e.blank) for e in recorder.named("SourcesEvent")] == [({"a": 3, "b": 1}, {"a": 2})] * 2
+
+
 async def test_C13_one_source_fails(postprocessor: GradRerankPostprocessor, recorder: EventRecorder) -> None:
     sources = {"wiki": FixedRetriever(*DOCUMENTS), "crm": FixedRetriever(error=ConnectionError("down"))}
     retriever = MultiSourceRetriever(sources, postprocessor=postprocessor, weights=[1, 2])

@@ -60,6 +60,16 @@ class Candidate:
         """Names of the sources that found it, best rank first, each once."""
         return tuple(dict.fromkeys(p.source for p in self.provenance))
 
+    @property
+    def name(self) -> str:
+        """What to call it in a message: its id, or how it begins."""
+        return self.document.id or self.text.strip()[:40]
+
+    @property
+    def label(self) -> str:
+        """Its name and the source that gave it the best rank, as a message quotes them."""
+        return f"{self.name!r} of source {self.sources[0]!r}"
+
 
 @dataclass(frozen=True, slots=True)
 class Pool:
@@ -79,13 +89,14 @@ class Pool:
     n_documents: Mapping[str, int]
 
 
-def read_sources(sources: Sources) -> dict[str, tuple[Document, ...]]:
+def read_sources(sources: Sources, where: str = "sources") -> dict[str, tuple[Document, ...]]:
     """Read every source once and check what is in it.
 
     Args:
         sources: Documents by source name, or documents alone, which become one source named
             ``"documents"``. Any iterable will do, generators included; a string among the
             documents stands for ``Document(text)``.
+        where: What to call the sources in messages.
 
     Returns:
         For each source its documents, in the given order.
@@ -102,13 +113,13 @@ def read_sources(sources: Sources) -> dict[str, tuple[Document, ...]]:
         ['documents']
     """
     if not isinstance(sources, Mapping):
-        return {DEFAULT_SOURCE: _read_documents("sources", sources)}
+        return {DEFAULT_SOURCE: _read_documents(where, sources)}
     for name in sources:
         if not isinstance(name, str):
             raise InvalidTypeError(f"the name of a source must be a str, got {_type_name(name)} {name!r}")
         if is_blank(name):
             raise InvalidArgumentError(f"the name of a source must hold some text, got {name!r}")
-    return {name: _read_documents(f"sources[{name!r}]", documents) for name, documents in sources.items()}
+    return {name: _read_documents(f"{where}[{name!r}]", documents) for name, documents in sources.items()}
 
 
 def read_sources_of_each(sources: Sources | Sequence[Sources], n: int) -> list[dict[str, tuple[Document, ...]]]:
@@ -131,7 +142,7 @@ def read_sources_of_each(sources: Sources | Sequence[Sources], n: int) -> list[d
     own = cast("Sequence[Sources]", sources)
     if len(own) != n:
         raise InvalidArgumentError(f"sources has {len(own)} items for {n} queries")
-    return [read_sources(item) for item in own]
+    return [read_sources(item, f"sources[{i}]") for i, item in enumerate(own)]
 
 
 def _read_documents(where: str, documents: Any) -> tuple[Document, ...]:
