@@ -41,7 +41,7 @@ DROPPED: dict[str, str] = {
     "min_score": "below min_score",
     "top_n": "beyond top_n",
     "per_source": "beyond per_source",
-    "token_budget": "beyond token_budget",
+    "token_budget": "beyond token_budget",  # nosec B105 # a number of tokens, no password
     "selection": "not wanted by the selection",
 }
 

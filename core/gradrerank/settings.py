@@ -37,7 +37,7 @@ _OPTIONAL_COUNTS = {
     "docs_per_source": 1,
     "max_candidates": 1,
     "top_n": 1,
-    "token_budget": 1,
+    "token_budget": 1,  # nosec B105 # a number of tokens, no password
     "max_document_tokens": 8,
 }
 

@@ -57,7 +57,7 @@ def _batch(reranker: GradReranker, jobs: Sequence[RankJob]) -> Sequence[RerankRe
     if len(jobs) > 1:
         try:
             return reranker.rerank_batch([j.query for j in jobs], [j.sources for j in jobs], **jobs[0].settings)
-        except Exception:  # noqa: BLE001, S110 - one job's error must not be that of all: it is found below
+        except Exception:  # noqa: BLE001, S110 # nosec B110 # one job's error is not that of all, and is found below
             pass
     return [_alone(reranker, job) for job in jobs]
 

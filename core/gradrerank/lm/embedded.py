@@ -151,8 +151,11 @@ def _write_model(package: Path, work: Path) -> None:
     from safetensors.torch import save_file
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(package, gguf_file=_GGUF, dtype=torch.float32)
-    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(package, gguf_file=_GGUF)
+    # The folder of an installed package, which is no download that a revision could pin.
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(  # nosec B615
+        package, gguf_file=_GGUF, dtype=torch.float32
+    )
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(package, gguf_file=_GGUF)  # nosec B615
     seen: dict[int, str] = {}
     # Tied weights are one tensor under two names; safetensors stores it once.
     weights: dict[str, Any] = {

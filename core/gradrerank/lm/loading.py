@@ -92,9 +92,10 @@ def _load_named(
     try:
         # A model that is built inside inference mode could never take part in a backward pass.
         with torch.inference_mode(False), quiet_if_local(where):
-            weights: Any = AutoModelForCausalLM.from_pretrained(where, dtype=wanted or "auto")
+            # The caller's name, at the revision that is newest: who wants another one names a folder (SECURITY.md).
+            weights: Any = AutoModelForCausalLM.from_pretrained(where, dtype=wanted or "auto")  # nosec B615
             weights = weights.to(place)
-        tokenizer = AutoTokenizer.from_pretrained(where)
+        tokenizer = AutoTokenizer.from_pretrained(where)  # nosec B615
     except Exception as error:
         # A torn file, or one that would run something, has an error of its own in every format.
         raise ModelLoadError(f"model {name or HUB_NAME!r} could not be loaded: {error}{_advice(name)}") from error
