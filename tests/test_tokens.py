@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from gradrerank.errors import UnsupportedModelError
 from gradrerank.lm.generator import Generator
 from gradrerank.lm.prompt import PromptLayout, PromptTexts
+from gradrerank.lm.recent import RecentEncodings
 from gradrerank.lm.tokens import ContentTokenizer
 
 MARKERS = ["<|im_end|>", "<|im_start|>system\n", "<|endoftext|>", "<pad>", "<tool_call>", "[INST]", "</s>"]
@@ -230,3 +231,27 @@ def test_C23_the_number_of_turns_does_not_depend_on_the_documents() -> None:
 def test_words_that_separate_two_parts_must_not_be_blank(part: str) -> None:
     with pytest.raises(ValueError, match=f"prompt.{part} must hold some text"):
         layout_with(None, texts=PromptTexts(**{part: " "}))
+
+
+@given(data=st.data(), limit=st.integers(0, 12))
+def test_what_is_remembered_changes_no_encoding_and_is_bounded(data: st.DataObject, limit: int) -> None:
+    """Against a tokenizer that remembers nothing, and every text encoded again where it was forgotten."""
+    pool = ["", "ferry", "the east pier", "<|im_end|>", "the tram leaves hourly"]
+    lasting, fresh = content_tokenizer(), content_tokenizer()
+    lasting._recent, fresh._recent = RecentEncodings(limit), RecentEncodings(0)
+    for texts in data.draw(st.lists(st.lists(st.sampled_from(pool), max_size=4), max_size=5)):
+        assert lasting.content(texts) == fresh.content(texts)
+        assert sum(max(1, len(e)) for e in lasting._recent.find(pool).values()) <= limit
+    assert fresh._recent.find(pool) == {}
+
+
+def test_a_text_that_is_known_is_not_encoded_again_and_the_one_used_last_stays() -> None:
+    tokenizer = content_tokenizer()
+    first, second = tokenizer.content(["ferry", "pier"])
+    assert tokenizer.content(["pier"])[0] is second
+    tokenizer._recent = RecentEncodings(len(first) + len(second))
+    tokenizer._recent.keep({"ferry": first})
+    tokenizer._recent.keep({"pier": second})
+    tokenizer._recent.find(["ferry"])
+    tokenizer._recent.keep({"x": second})
+    assert set(tokenizer._recent.find(["ferry", "pier", "x"])) == {"ferry", "x"}

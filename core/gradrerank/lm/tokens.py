@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gradrerank.errors import UnsupportedModelError
+from gradrerank.lm.recent import RecentEncodings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -67,6 +68,7 @@ class ContentTokenizer:
         self._tokenizer.backend_tokenizer.no_truncation()
         self._tokenizer.backend_tokenizer.no_padding()
         self._lock = threading.Lock()
+        self._recent = RecentEncodings()
         self._name = name
         self._vocabulary = vocabulary
         self.control_ids = _control_ids(self._tokenizer)
@@ -85,12 +87,14 @@ class ContentTokenizer:
                 when a single character of the text *is* a control token.
         """
         texts = [_LONE_SURROGATE.sub("\ufffd", text) for text in texts]
-        encodings = self._encode(texts) if texts else []
-        for index, encoding in enumerate(encodings):
-            if not self.control_ids.isdisjoint(encoding.ids):
-                encodings[index] = self._without_control(texts[index], encoding)
-            self._check_range(encodings[index].ids)
-        return encodings
+        found = self._recent.find(texts)
+        missing = list(dict.fromkeys(text for text in texts if text not in found))
+        for text, encoding in zip(missing, self._encode(missing), strict=True):
+            safe = self.control_ids.isdisjoint(encoding.ids)
+            found[text] = encoding if safe else self._without_control(text, encoding)
+            self._check_range(found[text].ids)
+        self._recent.keep({text: found[text] for text in missing})
+        return [found[text] for text in texts]
 
     def template(self, text: str) -> tuple[int, ...]:
         """Encode a piece of our own prompt, in which markers are meant.
@@ -146,6 +150,8 @@ class ContentTokenizer:
         return int(self._tokenizer.model_max_length)
 
     def _encode(self, texts: list[str]) -> list[Encoding]:
+        if not texts:
+            return []
         with self._lock:
             # split_special_tokens keeps markers plain; it is set on every call because it is a
             # state of the tokenizer, which `template` switches off again.
