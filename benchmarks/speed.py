@@ -3,6 +3,7 @@
     python benchmarks/speed.py call                # 20 made-up documents of 90 tokens
     python benchmarks/speed.py call --documents 20 --tokens 150
     python benchmarks/speed.py call --data ../shared/data/musique_train100.jsonl
+    python benchmarks/speed.py rows                # a question's products with the weights
     python benchmarks/speed.py scale               # 10, 100 and 1,000 documents
     python benchmarks/speed.py batch               # 64 queries over 100 documents
     python benchmarks/speed.py start               # a second process to its first result
@@ -31,6 +32,7 @@ from rich.table import Table
 
 from gradrerank import GradReranker, SentenceEncoder
 from gradrerank.evaluation import read_questions
+from gradrerank.lm.few_rows import SlicedProduct
 from gradrerank.lm.prompt import DocumentTokens
 from gradrerank.scorers import DEFAULT_SCORER, SCORERS
 
@@ -185,6 +187,28 @@ def batch(options: argparse.Namespace, reranker: GradReranker) -> None:
     show("64 queries, 100 documents in the store", rounds(works, 1), "one batch of 64")
 
 
+def rows(options: argparse.Namespace, reranker: GradReranker) -> None:
+    """All products of a question's tokens with the weights, forward and backward: as one product and by slices."""
+    layers = [layer for layer in reranker.generator.plain.modules() if type(layer) is torch.nn.Linear]
+    times: dict[str, list[float]] = {}
+    for n in (4, 17, 64):
+        sizes = {size for layer in layers for size in layer.weight.shape}
+        inputs = {size: torch.randn(n, size, requires_grad=True) for size in sizes}
+        pulls = {size: torch.randn(n, size) for size in sizes}
+
+        def multiply(product: Any, inputs: Any = inputs, pulls: Any = pulls) -> None:
+            for layer in layers:
+                x = inputs[layer.in_features]
+                torch.autograd.grad(product(x, layer.weight), x, pulls[layer.out_features])
+
+        works: dict[str, Callable[[], object]] = {
+            f"{n} rows, one product": lambda many=multiply: many(torch.nn.functional.linear),
+            f"{n} rows, slices": lambda many=multiply: many(SlicedProduct.apply),
+        }
+        times |= rounds(works, options.rounds)
+    show(f"{len(layers)} weights, {torch.get_num_threads()} threads", times, "17 rows, one product")
+
+
 def start(options: argparse.Namespace, reranker: GradReranker) -> None:
     """A second process, imports included, to its first result on 10 short documents."""
     del reranker
@@ -201,7 +225,7 @@ def start(options: argparse.Namespace, reranker: GradReranker) -> None:
 
 def main() -> None:
     """Run one of the measurements, or all of them."""
-    measurements = {f.__name__: f for f in (start, call, batch, scale)}
+    measurements = {f.__name__: f for f in (start, call, rows, batch, scale)}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=[*measurements, "all"])
     parser.add_argument("--documents", type=int, default=20)
