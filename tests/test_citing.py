@@ -127,14 +127,19 @@ def test_the_question_orders_what_supports_the_answer_and_cites_nothing_else(rer
     assert Citing(min_share=0.0).best([0.2, 0.3, -0.1, 0.1], [0.5, -0.2, 9.0, -0.5]) == [0, 1]
     assert Citing(question_weight=0.1).best([0.2, 0.3], [0.5, -0.2]) == [1, 0]
     assert Citing().best([0.1], [-5.0]) == [0]
+    # What helps the question alone does not come first, however much it does.
+    assert Citing().best([1.0, 0.09, 0.4], [0.0, 9.0, 2.0]) == [2, 0, 1]
     asked = {(s.text, s.start): s.utility for s in reranker.rerank(QUERY, SOURCES, select_sources=False).explain()}
     cited = reranker.cite(QUERY, SOURCES, ANSWER, max_citations=None, min_share=0.0)
     length = len(reranker.generator.layout.query_continuation(QUERY).target)
     parts = answer_parts(reranker.generator, QUERY, ANSWER, per_sentence=True)
     for sentence, (_, target) in zip(cited.sentences, parts, strict=True):
         share = length / len(target.target)
-        worth = [u + share * asked[cited[n - 1].text, cited[n - 1].start] for n, u in sentence.support]
-        assert worth == pytest.approx(sorted(worth, reverse=True), abs=1e-5)
+        tenth = max(u for _, u in sentence.support) / 10
+        placed = [(u >= tenth, u + share * asked[cited[n - 1].text, cited[n - 1].start]) for n, u in sentence.support]
+        best_first = sorted(placed, reverse=True)
+        assert [enough for enough, _ in placed] == [enough for enough, _ in best_first]
+        assert [worth for _, worth in placed] == pytest.approx([worth for _, worth in best_first], abs=1e-5)
         assert all(u > 0 for _, u in sentence.support)
 
 

@@ -10,7 +10,13 @@ gives with ``target="reference"``.
 A short answer says little of what was asked, and a small model is easily pleased by any sentence with the right
 kind of word. So the sentences with a positive u_k are cited by what they do for the log-likelihood of question
 and sentence together, T_k u_k(s) + w T_q u_q(s), where u_q is the utility for the question as a target and T
-counts the tokens of a target; w = 0 cites for the answer alone.
+counts the tokens of a target; w = 0 cites for the answer alone. Sentences that do next to nothing for the answer,
+less than a tenth of what the most helpful one does, stand behind all others, however much they help the question.
+
+Nearly every sentence moves the loss a little, one way or the other, and some always helps: a positive u_k alone does
+not say that the answer is supported. On 36 questions with the answers of other questions, the embedded model still
+found a sentence for each, by .10 nats in the median, as against .31 with the true answers; ``min_utility=0.1`` left
+47% of those answers without support, and 6% of the true ones. The number is the model's own: fit it on a few answers.
 """
 
 from __future__ import annotations
@@ -34,6 +40,10 @@ if TYPE_CHECKING:
     from gradrerank.call import Call
     from gradrerank.lm.generator import Generator
     from gradrerank.sources.pool import Candidate
+
+
+# Share of the largest utility for a sentence of the answer below which another one is no reason to come first.
+_NEXT_TO_NOTHING = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +188,8 @@ class Citing:
         max_citations: Most citations of a sentence of the answer; None for no limit.
         min_share: Least worth of a citation as a share of the best one's for that sentence, between 0 and 1;
             its worth is its utility for question and sentence together.
-        min_utility: Utility that a citation must exceed, in nats of the mean loss of the answer's sentence.
+        min_utility: Utility that a citation must exceed, in nats of the mean loss of the answer's sentence; 0
+            leaves few sentences without support, as told at the top of this module.
         question_weight: How much the question counts in the choice beside the answer; 0 saves its row.
 
     Raises:
@@ -203,14 +214,16 @@ class Citing:
             raise InvalidArgumentError(f"min_share must be between 0 and 1, got {self.min_share!r}")
 
     def best(self, utilities: Sequence[float], question: Sequence[float]) -> list[int]:
-        """Which of n sentences are cited, the most worthy first.
+        """Which of n sentences are cited, the most worthy first, but for those that do next to nothing for the answer.
 
         Args:
             utilities: Their utilities for a sentence of the answer.
             question: Their utilities for the question, for each token of that sentence of the answer.
         """
         worth = [u + self.question_weight * q for u, q in zip(utilities, question, strict=True)]
-        order = sorted((i for i, u in enumerate(utilities) if u > self.min_utility), key=lambda i: -worth[i])
+        enough = _NEXT_TO_NOTHING * max(utilities, default=0.0)
+        helping = (i for i, u in enumerate(utilities) if u > self.min_utility)
+        order = sorted(helping, key=lambda i: (utilities[i] < enough, -worth[i]))
         least = self.min_share * max(worth[order[0]], 0.0) if order else 0.0
         return [i for i in order[: self.max_citations] if worth[i] >= least or i == order[0]]
 

@@ -63,7 +63,8 @@ class Inspection(ABC):
             per_sentence: Whether each sentence of the answer has citations of its own.
             max_citations: Most citations of a sentence of the answer; None for no limit.
             min_share: Least worth of a citation as a share of that sentence's best one.
-            min_utility: Utility that a citation must exceed, in nats of the mean loss of that sentence.
+            min_utility: Utility that a citation must exceed, in nats of the mean loss of that sentence. With 0 few
+                sentences of an answer come out as unsupported; see :mod:`gradrerank.citing`.
             question_weight: How much it counts in the choice that a sentence helps the question too; 0 cites
                 for the answer alone.
             scorer: A ``GatesScorer`` or another scorer that looks inside documents; None takes the
