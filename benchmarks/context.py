@@ -27,6 +27,7 @@ from tqdm.auto import tqdm
 from gradrerank import GradReranker, IteratedGatesScorer, RerankResult, Scorer, Scores, ScoringJob
 from gradrerank.context.choosers import as_chooser
 from gradrerank.context.choosing import ChoiceJob, Chooser
+from gradrerank.evaluation.answers import short_answer
 from gradrerank.evaluation.intervals import bootstrap_mean
 from gradrerank.evaluation.measures import answer_f1
 from gradrerank.evaluation.questions import Question, read_questions
@@ -115,7 +116,7 @@ def measured(
         text = result.context()
         if text not in known:
             documents = reranker.generator.layout.documents([(d.title, d.excerpt) for d in result])
-            known[text] = reranker.generator.write(question.text, documents, max_new_tokens=24)
+            known[text] = short_answer(reranker.generator, question.text, documents, 16)
         figures["F1"] = answer_f1(known[text], question.answers)
     return figures
 

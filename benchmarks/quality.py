@@ -144,7 +144,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--resume", type=Path, default=None, help="file that remembers what is done")
     add("--cache-folder", type=Path, default=None, help="document caches of other processes")
     add("--answers", type=int, nargs="?", const=5, default=None, help="answer from so many documents (5)")
-    add("--answer-tokens", type=int, default=32)
+    add("--answer-tokens", type=int, default=16)
     add("--leave-one-out", action="store_true", help="agreement with leave-one-out, on caches and on the prompt")
     add("--drops", type=int, nargs="*", default=[], help="depths of the fall of the answer's log-probability")
     add("-k", type=int, default=5, help="depth of recall and all-gold")

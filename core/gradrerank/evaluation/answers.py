@@ -1,4 +1,9 @@
-"""What the generator answers with some documents in an ordinary prompt, and how far an answer hangs on them."""
+"""What the generator answers with some documents in an ordinary prompt, and how far an answer hangs on them.
+
+Measures of answers count words, so answers must be short. A small model writes a sentence that says the question again
+however it is asked, and its share of right words is noise; examples of short answers before the documents it follows.
+They are words of the answering prompt alone: documents are ranked in the words of the reranker.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +16,45 @@ from gradrerank.evaluation.ledger import Ledger, key_of
 from gradrerank.evaluation.measures import answer_f1, exact_match
 from gradrerank.evaluation.native import Ordinary, fitting, ordinary
 from gradrerank.evaluation.questions import Question
+from gradrerank.lm.prompt import DocumentTokens, PromptLayout, PromptTexts
 
 if TYPE_CHECKING:
+    from gradrerank.lm.generator import Generator
     from gradrerank.reranker import GradReranker
+
+
+SHORT_ANSWERS = PromptTexts(
+    system="""Questions about documents, and their short answers.
+
+Question: In which country is the city of Lyon?
+Answer: France
+
+Question: When was the singer Maria Callas born?
+Answer: 2 December 1923
+
+Question: Are Venus and Sirius both planets?
+Answer: no""",
+    question="Question:",
+)
+
+
+def short_answer(generator: Generator, query: str, documents: Sequence[DocumentTokens], max_new_tokens: int) -> str:
+    """The first line that the model writes behind documents and examples of short answers, greedily.
+
+    Args:
+        generator: The model.
+        query: The question.
+        documents: In the order in which they stand in the prompt; as many as fit are used.
+        max_new_tokens: Most tokens of the answer.
+    """
+    layout = answering(generator)
+    written = generator.write(query, documents, max_new_tokens=max_new_tokens, layout=layout)
+    return written.partition("\n")[0].strip()
+
+
+def answering(generator: Generator) -> PromptLayout:
+    """The words around documents and question where a short answer follows; no chat template."""
+    return PromptLayout(generator.tokenizer, SHORT_ANSWERS, name=generator.name, use_chat_template=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +69,7 @@ class Answerer:
 
     reranker: GradReranker
     ledger: Ledger
-    max_new_tokens: int = 32
+    max_new_tokens: int = 16
 
     def quality(self, question: Question, ids: Sequence[str]) -> dict[str, float]:
         """Exact match and F1 of the answer behind some documents.
@@ -52,7 +93,7 @@ class Answerer:
             question: The question.
             ids: Documents in the order in which they stand in the prompt.
         """
-        generator, layout = self.reranker.generator, self.reranker.generator.layout
+        generator, layout = self.reranker.generator, answering(self.reranker.generator)
         by_id = {d.id: d for d in question.documents}
         pairs = [(by_id[name].title, by_id[name].text) for name in ids]
         asked = layout.ordinary_prompt(question.text, [], limit=generator.limit)
@@ -62,7 +103,7 @@ class Answerer:
         key = key_of("answer", model_name(self.reranker), prompt, self.max_new_tokens)
         known = self.ledger.get(key)
         if known is None:
-            text = generator.write(question.text, documents, max_new_tokens=self.max_new_tokens)
+            text = short_answer(generator, question.text, documents, self.max_new_tokens)
             known = {"kind": "answer", "question": question.id, "answer": text}
             self.ledger.put(key, known)
         return str(known["answer"])

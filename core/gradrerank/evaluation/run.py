@@ -36,7 +36,7 @@ def evaluate(
     resume: str | os.PathLike[str] | Ledger | None = None,
     k: int = 5,
     answers: int | None = None,
-    answer_tokens: int = 32,
+    answer_tokens: int = 16,
     truths: Mapping[str, Configuration] | None = None,
     drops: Sequence[int] = (),
     progress: bool | None = None,
