@@ -124,7 +124,7 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class SpanUtility:
-    """The signed utility of a piece of a document.
+    """The signed utility of a piece of a document, without the white space around it.
 
     Args:
         start: First character of the piece in the document's own text.

@@ -34,7 +34,7 @@ class ModelLoadError(GradRerankError, RuntimeError):
 
 
 class ScoringError(GradRerankError, RuntimeError):
-    """A scorer, a writer of drafts or an encoder gave something that cannot be used."""
+    """A scorer, a writer of drafts, an encoder or a counter of tokens gave something that cannot be used."""
 
 
 class AllSourcesFailedError(GradRerankError, RuntimeError):
@@ -75,7 +75,7 @@ class StoreWarning(GradRerankWarning):
 
 
 class NoSignalWarning(GradRerankWarning):
-    """The scorer said the same of every document, so the retrieval order decides."""
+    """Something that was to tell the documents apart, a scorer or a fusion, said nothing of any of them."""
 
 
 class LowMemoryWarning(GradRerankWarning):
