@@ -72,6 +72,17 @@ def test_a_weight_that_is_trained_keeps_its_gradient() -> None:
     assert sliced.weight.grad is not None and sliced.weight.grad.abs().sum() > 0
 
 
+def test_a_weight_of_a_class_of_its_own_is_not_sliced() -> None:
+    class Quantised(nn.Parameter):
+        pass
+
+    plain, sliced = layers()
+    sliced.weight = Quantised(plain.weight, requires_grad=False)
+    x = torch.ones(2, 8, dtype=torch.float64)
+    assert not sliced._can_be_sliced(x)
+    torch.testing.assert_close(sliced(x), plain(x))
+
+
 def test_layers_of_other_classes_and_replaced_forwards_stay() -> None:
     class Own(nn.Linear):
         pass

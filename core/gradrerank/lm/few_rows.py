@@ -65,7 +65,9 @@ class FewRowsLinear(nn.Linear):
     def _can_be_sliced(self, x: Tensor) -> bool:
         weight = self.weight
         return (
-            x.dtype == weight.dtype
+            # Quantised weights are parameters of a class of their own, which may know no slices.
+            type(weight) is nn.Parameter
+            and x.dtype == weight.dtype
             and x.dtype in (torch.float32, torch.float64)
             and x.device.type == weight.device.type == "cpu"
             and not weight.requires_grad
