@@ -199,7 +199,7 @@ def test_a_model_that_is_not_there_is_a_failure_of_one_line(notes: str, tmp_path
 def test_C27_a_document_beyond_the_context_is_a_failure_of_one_line(tmp_path: Path, model: str) -> None:
     path = write(tmp_path / "long.txt", "tram " * 2000)
     refused = rank("--source", f"long={path}", "--model", model)
-    assert_refused(refused, "document 'long.txt:1 (source long)'", "2003 tokens", "512", code=1)
+    assert_refused(refused, "document 'long.txt:1' is longer", "(source 'long')", "2003 tokens", "512", code=1)
 
 
 def test_missing_and_malformed_options_leave_no_traceback(notes: str) -> None:

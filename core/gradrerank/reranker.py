@@ -283,7 +283,7 @@ class GradReranker(Inspection):
         pool = build_pool(read_sources(documents))
         tokens = self._read(pool.candidates, use)
         nothing_asked = Continuation((), (0,))
-        self.generator.check_fits(tokens, nothing_asked, _named_with_sources(pool.candidates))
+        self.generator.check_fits(tokens, nothing_asked, *_names(pool.candidates))
         return index_documents(self.generator.reader, [d.ids for d in tokens], progress=progress)
 
     @told_once()
@@ -378,7 +378,7 @@ class GradReranker(Inspection):
             drafting=use.drafting,
             tokens=call.tokens,
         )
-        self.generator.check_fits(call.documents, call.goal.continuation, _named_with_sources(call.pool.candidates))
+        self.generator.check_fits(call.documents, call.goal.continuation, *_names(call.pool.candidates))
 
     def _read(self, candidates: Sequence[Candidate], use: Settings) -> list[DocumentTokens]:
         documents = self.generator.layout.documents(
@@ -455,9 +455,9 @@ class GradReranker(Inspection):
         self.generator = load_generator(**self._loading)
 
 
-def _named_with_sources(candidates: Sequence[Candidate]) -> list[str]:
-    """What to call documents that do not fit: where to look for them."""
-    return [f"{c.name} (source {', '.join(c.sources)})" for c in candidates]
+def _names(candidates: Sequence[Candidate]) -> tuple[list[str], list[Sequence[str]]]:
+    """What to call documents that do not fit, and where to look for them."""
+    return [c.name for c in candidates], [c.sources for c in candidates]
 
 
 def _volume(call: Call) -> dict[str, float]:

@@ -33,6 +33,7 @@ from gradrerank.evaluation import (
     save_reports,
 )
 from gradrerank.evaluation import ledger as ledger_module
+from gradrerank.evaluation.answers import answering
 from gradrerank.sources.embedding import FunctionEncoder
 
 
@@ -283,10 +284,19 @@ def test_an_answer_is_what_the_generator_writes(reranker: GradReranker, question
     answerer = Answerer(reranker, Ledger(), 6)
     one = questions[0]
     documents = reranker.generator.layout.documents([("Note 2", one.documents[2].text)])
-    expected = reranker.generator.write(one.text, documents, max_new_tokens=6)
+    written = reranker.generator.write(one.text, documents, max_new_tokens=6, layout=answering(reranker.generator))
+    expected = written.split("\n")[0].strip()
     assert answerer.answer(one, ["02"]) == expected
     told = dataclasses.replace(one, answers=("x", expected))
     assert answerer.quality(told, ["02"])["F1"] == 1.0
+
+
+def test_an_answer_follows_examples_of_short_ones_whatever_the_words_of_the_ranking(reranker: GradReranker) -> None:
+    layout = answering(reranker.generator)
+    prompt = reranker.generator.tokenizer.decode(layout.ordinary_prompt("When?", [], limit=10_000))
+    assert prompt.startswith("Questions about documents, and their short answers.")
+    assert prompt.endswith("Question: When?\nAnswer:")
+    assert layout.prefix != reranker.generator.layout.prefix
 
 
 def test_a_drop_is_the_fall_of_the_log_probability(reranker: GradReranker, questions: list[Question]) -> None:

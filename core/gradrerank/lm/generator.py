@@ -267,13 +267,20 @@ class Generator:
             gates = [self._per_head(torch.ones(1, memory.n_spans))] * self.n_layers
             return self._target_logits(memory, [continuation], gates)[0][0]
 
-    def check_fits(self, documents: Sequence[DocumentTokens], continuation: Continuation, names: Sequence[str]) -> None:
+    def check_fits(
+        self,
+        documents: Sequence[DocumentTokens],
+        continuation: Continuation,
+        names: Sequence[str],
+        sources: Sequence[Sequence[str]] = (),
+    ) -> None:
         """Check the lengths before anything passes through the model.
 
         Args:
             documents: n documents.
             continuation: Question and target.
             names: What to call each of the n documents in the message.
+            sources: Names of the sources that found each of them, or nothing where there are none.
 
         Raises:
             ContextOverflowError: When the longest document with prefix, question and target is
@@ -287,9 +294,10 @@ class Generator:
         at = max(range(len(documents)), key=lambda i: len(documents[i]), default=None)
         if at is None or len(self.layout.prefix) + len(continuation) >= self.limit:
             raise ContextOverflowError(f"the query does not fit: {frame} tokens of a context of {self.limit}")
+        origin = f" (source {', '.join(map(repr, sources[at]))})" if sources else ""
         raise ContextOverflowError(
-            f"document {names[at]!r} is longer than the model's context: {longest} tokens with "
-            f"{frame} tokens are more than {self.limit}; pass max_document_tokens to read only its beginning"
+            f"document {names[at]!r} is longer than the model's context: {longest} tokens with {frame} tokens are "
+            f"more than {self.limit}{origin}; pass max_document_tokens to read only its beginning"
         )
 
     def write(
