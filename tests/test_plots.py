@@ -155,6 +155,11 @@ def test_gain_and_redundancy_add_up_to_relevance() -> None:
         plot_sources(RerankResult("q", (), (plain_source,)))
 
 
+def test_agreement_without_another_result_says_what_it_needs() -> None:
+    with pytest.raises(InvalidArgumentError, match="needs other="):
+        result_of(3).plot("agreement")
+
+
 def test_agreement_matches_documents_and_tells_their_correlation() -> None:
     result = result_of(5)
     dropped = DroppedDocument(Document("A text. 5", title="Title 4"), (Provenance("wiki", 1),), "top_n", -0.9)

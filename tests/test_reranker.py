@@ -411,6 +411,23 @@ def test_combinations_that_cannot_be_meant_are_errors_at_the_call(
         reranker.rerank("q", {"a": ["x"]}, **options)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"store": 3}, "store must be a DocumentStore or None, got int 3"),
+        ({"use_chat_template": "x"}, "use_chat_template must be True, False or None, got 'x'"),
+        ({"show_progress": "x"}, "show_progress must be True, False or None, got 'x'"),
+        ({"cache_bytes": -1}, "cache_bytes must be"),
+        ({"cache_folder": 3}, "cache_folder, the folder of a DiskStore, must be a path, got 3"),
+    ],
+)
+def test_C05_what_makes_a_reranker_is_checked_under_the_names_of_its_arguments(
+    options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises((InvalidArgumentError, InvalidTypeError), match=message):
+        GradReranker(tiny(), **options)
+
+
 def test_C27_a_document_that_does_not_fit_is_named_with_its_sources(reranker: GradReranker) -> None:
     long = Document("ferry " * 600, id="d7")
     message = r"document 'd7' is longer than the model's context: \d+ tokens .* \(source 'web', 'wiki'\)"

@@ -52,11 +52,17 @@ def plot_result(result: RerankResult, kind: str, *, ax: Axes | None = None, **op
         **options: Other arguments of the plot.
 
     Raises:
-        InvalidArgumentError: When there is no plot of that name; the message says where the others are.
+        InvalidArgumentError: When there is no plot of that name, the message says where the others are; or when
+            ``"agreement"`` has no other result to agree with.
     """
     elsewhere = {"tokens": "reranker.explain_tokens(query, sources)", "path": "reranker.gate_path(query, sources)"}
     if kind in elsewhere:
         raise InvalidArgumentError(f"plot {kind!r} needs the model: use {elsewhere[kind]}.plot()")
+    if kind == "agreement" and "other" not in options:
+        raise InvalidArgumentError(
+            "plot 'agreement' needs other=, another result of the same query, for instance "
+            "other=reranker.rerank(query, sources, scorer='ablation')"
+        )
     plots: dict[str, Callable[..., Axes]] = {
         "documents": plot_documents,
         "sources": plot_sources,

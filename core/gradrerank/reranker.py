@@ -37,7 +37,7 @@ from gradrerank.sources.embedding import as_encoder
 from gradrerank.sources.pool import Candidate, Sources, build_pool, read_sources, read_sources_of_each, restrict
 from gradrerank.sources.weights import Weights, check_weights
 from gradrerank.targets import DraftWriter, check_reference, resolve_target
-from gradrerank.validation import check_queries, check_query
+from gradrerank.validation import check_optional_flag, check_queries, check_query
 
 if TYPE_CHECKING:
     import torch
@@ -167,13 +167,13 @@ class GradReranker(Inspection):
         self.encoder = as_encoder(encoder, device=str(device or "cpu") if encoder is None else None)
         options: dict[str, Any] = {
             "texts": prompt,
-            "use_chat_template": use_chat_template,
+            "use_chat_template": check_optional_flag("use_chat_template", use_chat_template),
             "max_context": max_context,
             "batch_size": batch_size,
             "store": make_store(store, cache_bytes, cache_folder),
         }
         given = {name: value for name, value in options.items() if value is not None}
-        if show_progress is not False:
+        if check_optional_flag("show_progress", show_progress) is not False:
             given["show_progress"] = show_progress
         self._loading = {"model": model, "device": device, "dtype": dtype, **given}
         self.generator = load_generator(**self._loading)

@@ -152,6 +152,25 @@ def check_number(
     return number
 
 
+def check_optional_flag(name: str, value: Any) -> bool | None:
+    """A bool, or None.
+
+    Args:
+        name: Name of the argument, for the message.
+        value: What the caller passed.
+
+    Raises:
+        InvalidTypeError: When it is neither.
+
+    Example:
+        >>> check_optional_flag("show_progress", None) is None
+        True
+    """
+    if value is not None and not isinstance(value, bool):
+        raise InvalidTypeError(f"{name} must be True, False or None, got {_shown(value)}")
+    return value
+
+
 def check_optional_number(name: str, value: Any) -> float | None:
     """A finite real number as a plain float, or None.
 

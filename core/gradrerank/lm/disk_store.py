@@ -14,8 +14,9 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradrerank.errors import InvalidArgumentError
+from gradrerank.errors import InvalidArgumentError, InvalidTypeError
 from gradrerank.lm.kv_store import DocumentCache, DocumentStore
+from gradrerank.validation import check_number
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,7 +44,7 @@ class DiskStore:
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         if not isinstance(folder, (str, os.PathLike)) or not os.fspath(folder):
-            raise InvalidArgumentError(f"the folder of a DiskStore must be a path, got {folder!r}")
+            raise InvalidArgumentError(f"cache_folder, the folder of a DiskStore, must be a path, got {folder!r}")
         self.folder = Path(folder)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -130,8 +131,14 @@ def make_store(
         The store, or None where none of the three is given.
 
     Raises:
-        InvalidArgumentError: When a ready store comes with a description of another.
+        InvalidArgumentError: When a ready store comes with a description of another, or capacity is no number
+            from 0.
+        InvalidTypeError: When the store is none.
     """
+    if store is not None and not isinstance(store, DocumentStore):
+        raise InvalidTypeError(f"store must be a DocumentStore or None, got {type(store).__name__} {store!r}")
+    if capacity is not None:
+        capacity = int(check_number("cache_bytes", capacity, minimum=0))
     if store is not None and (capacity is not None or folder is not None):
         raise InvalidArgumentError("store is ready made; cache_bytes and cache_folder describe another one")
     if store is not None or (capacity is None and folder is None):
