@@ -7,6 +7,7 @@ import copy
 import json
 import random
 import warnings
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any
@@ -409,6 +410,23 @@ def test_combinations_that_cannot_be_meant_are_errors_at_the_call(
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         reranker.rerank("q", {"a": ["x"]}, **options)
+
+
+def test_C13_an_error_of_the_callers_own_code_keeps_its_type_and_says_where_it_arose(reranker: GradReranker) -> None:
+    def broken() -> Iterator[str]:
+        yield "The tram leaves hourly."
+        raise OSError("the index is closed")
+
+    with pytest.raises(OSError, match="the index is closed") as reading:
+        reranker.rerank(QUERY, {"web": broken()})
+    assert reading.value.__notes__ == ["while the documents of sources['web'] were read"]
+
+    def refuse(query: str, texts: list[str]) -> str:
+        raise ZeroDivisionError("no draft")
+
+    with pytest.raises(ZeroDivisionError) as writing:
+        GradReranker(tiny(), draft_writer=refuse, target="draft").rerank("When?", {"web": ["A tram."]})
+    assert writing.value.__notes__ == ["while draft_writer wrote a draft for the query 'When?'"]
 
 
 @pytest.mark.parametrize(

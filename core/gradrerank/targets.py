@@ -131,7 +131,11 @@ def _write(
 ) -> str:
     if drafting.writer is None:
         return generator.write(query, documents, max_new_tokens=drafting.max_new_tokens, tokens=tokens)
-    draft = drafting.writer(query, [d.text for d in documents])
+    try:
+        draft = drafting.writer(query, [d.text for d in documents])
+    except Exception as error:
+        error.add_note(f"while draft_writer wrote a draft for the query {query[:60]!r}")
+        raise
     if not isinstance(draft, str):
         raise ScoringError(f"draft_writer must return a str, got {type(draft).__name__}")
     return draft

@@ -154,7 +154,12 @@ def _read_documents(where: str, documents: Any) -> tuple[Document, ...]:
         raise InvalidTypeError(f"{where} is a {type(documents).__name__}, which has no order; pass a list, best first")
     if isinstance(documents, Mapping) or not isinstance(documents, Iterable):
         raise InvalidTypeError(f"{where} is {_type_name(documents)}, expected an iterable of Document or str")
-    return tuple(_read_document(f"{where}[{i}]", item) for i, item in enumerate(documents))
+    try:
+        items = list(documents)
+    except Exception as error:
+        error.add_note(f"while the documents of {where} were read")
+        raise
+    return tuple(_read_document(f"{where}[{i}]", item) for i, item in enumerate(items))
 
 
 def _read_document(where: str, item: Any) -> Document:
