@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from through import WAYS
+from through import WAYS, llamaindex_retriever
 
 ADAPTERS = tuple(way for way in WAYS if way != "core")
 
@@ -70,19 +70,9 @@ class LlamaIndex:
         return GradRerankPostprocessor(**settings)
 
     def retriever(self, sources: Found, made: Any) -> Any:
-        from llama_index.core.retrievers import BaseRetriever
-
         from llamaindex_gradrerank import MultiSourceRetriever
 
-        class Fixed(BaseRetriever):
-            def __init__(self, nodes: list[Any]) -> None:
-                self.nodes = nodes
-                super().__init__()
-
-            def _retrieve(self, query_bundle: Any) -> list[Any]:
-                return self.nodes
-
-        answers = {name: Fixed(self.documents({name: sources[name]})) for name in sources}
+        answers = {name: llamaindex_retriever(self.documents({name: sources[name]})) for name in sources}
         return MultiSourceRetriever(answers, postprocessor=made)
 
     def documents(self, sources: Found) -> list[Any]:

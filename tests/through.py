@@ -109,21 +109,22 @@ def llamaindex_nodes(documents: Sequence[Document]) -> list[Any]:
     ]
 
 
-def _llamaindex(reranker: GradReranker, query: Any, sources: Found, **settings: Any) -> list[Seen]:
+def llamaindex_retriever(nodes: list[Any]) -> Any:
+    """A retriever of LlamaIndex that finds these nodes, whatever is asked."""
     from llama_index.core.retrievers import BaseRetriever
 
+    class Fixed(BaseRetriever):
+        def _retrieve(self, query_bundle: Any) -> list[Any]:
+            return nodes
+
+    return Fixed()
+
+
+def _llamaindex(reranker: GradReranker, query: Any, sources: Found, **settings: Any) -> list[Seen]:
     from llamaindex_gradrerank import GradRerankPostprocessor, MultiSourceRetriever
 
-    class Fixed(BaseRetriever):
-        def __init__(self, nodes: list[Any]) -> None:
-            self.nodes = nodes
-            super().__init__()
-
-        def _retrieve(self, query_bundle: Any) -> list[Any]:
-            return self.nodes
-
     retriever = MultiSourceRetriever(
-        {name: Fixed(llamaindex_nodes(documents)) for name, documents in sources.items()},
+        {name: llamaindex_retriever(llamaindex_nodes(documents)) for name, documents in sources.items()},
         postprocessor=GradRerankPostprocessor(reranker=reranker, metadata_mode="none", **settings),
     )
     return [

@@ -38,7 +38,13 @@ Answer: no""",
 )
 
 
-def short_answer(generator: Generator, query: str, documents: Sequence[DocumentTokens], max_new_tokens: int) -> str:
+def short_answer(
+    generator: Generator,
+    query: str,
+    documents: Sequence[DocumentTokens],
+    max_new_tokens: int,
+    layout: PromptLayout | None = None,
+) -> str:
     """The first line that the model writes behind documents and examples of short answers, greedily.
 
     Args:
@@ -46,8 +52,9 @@ def short_answer(generator: Generator, query: str, documents: Sequence[DocumentT
         query: The question.
         documents: In the order in which they stand in the prompt; as many as fit are used.
         max_new_tokens: Most tokens of the answer.
+        layout: What :func:`answering` gave, where it is at hand.
     """
-    layout = answering(generator)
+    layout = layout or answering(generator)
     written = generator.write(query, documents, max_new_tokens=max_new_tokens, layout=layout)
     return written.partition("\n")[0].strip()
 
@@ -103,7 +110,7 @@ class Answerer:
         key = key_of("answer", model_name(self.reranker), prompt, self.max_new_tokens)
         known = self.ledger.get(key)
         if known is None:
-            text = short_answer(generator, question.text, documents, self.max_new_tokens)
+            text = short_answer(generator, question.text, documents, self.max_new_tokens, layout)
             known = {"kind": "answer", "question": question.id, "answer": text}
             self.ledger.put(key, known)
         return str(known["answer"])

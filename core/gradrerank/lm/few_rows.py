@@ -33,8 +33,8 @@ class SlicedProduct(torch.autograd.Function):
         Returns:
             [M, b].
         """
-        ctx.save_for_backward(weight)
         slices = weight.view(_SLICES, -1, weight.shape[1])
+        ctx.save_for_backward(slices)
         product = torch.bmm(x.expand(_SLICES, -1, -1), slices.transpose(1, 2))
         return product.transpose(0, 1).reshape(len(x), -1)
 
@@ -46,8 +46,7 @@ class SlicedProduct(torch.autograd.Function):
             ctx: What the forward pass kept.
             grad: [M, b].
         """
-        (weight,) = ctx.saved_tensors
-        slices = weight.view(_SLICES, -1, weight.shape[1])
+        (slices,) = ctx.saved_tensors
         return torch.bmm(grad.view(len(grad), _SLICES, -1).transpose(0, 1), slices).sum(0), None
 
 
@@ -59,8 +58,9 @@ class FewRowsLinear(nn.Linear):
         rows = x.numel() // max(1, x.shape[-1])
         if not (1 <= rows <= _MOST_ROWS and torch.get_num_threads() > 1 and self._can_be_sliced(x)):
             return super().forward(x)
-        product: Tensor = SlicedProduct.apply(x.reshape(rows, -1), self.weight)  # type: ignore[no-untyped-call]
-        return product.view(*x.shape[:-1], -1) if self.bias is None else product.view(*x.shape[:-1], -1) + self.bias
+        flat: Tensor = SlicedProduct.apply(x.reshape(rows, -1), self.weight)  # type: ignore[no-untyped-call]
+        product = flat.view(*x.shape[:-1], -1)
+        return product if self.bias is None else product + self.bias
 
     def _can_be_sliced(self, x: Tensor) -> bool:
         weight = self.weight

@@ -47,7 +47,6 @@ class Reading:
         layer: Number of attention layers that have run.
         alone: Whether every new token sees itself only, to find out what else mixes tokens.
         masks: Masks by attention window, made on first use.
-        after: Which new token comes after which, made on first use.
         observe: Called in every layer with ``(layer, query, key, scale, window)`` of the new tokens, as
             :func:`_attention` has them, before the layer attends; None where nobody looks.
         apart: Takes the place of attention where each of several texts reads a document of its own.
@@ -63,7 +62,6 @@ class Reading:
     layer: int = 0
     alone: bool = False
     masks: dict[int | None, Tensor] = field(default_factory=dict)
-    after: Tensor | None = None
     observe: Callable[[int, Tensor, Tensor, float, int | None], None] | None = None
     apart: ApartAttention | None = None
 
@@ -84,12 +82,6 @@ class Reading:
                 mask = torch.eye(len(new), dtype=torch.bool, device=seen.device)
             self.masks[window] = mask
         return self.masks[window]
-
-    def later(self) -> Tensor:
-        """[T, T] which new token comes after which and is not seen by it; made once for all layers."""
-        if self.after is None:
-            self.after = torch.ones(2 * (len(self.positions),), dtype=torch.bool, device=self.positions.device).triu_(1)
-        return self.after
 
 
 class EverythingRecorded(Exception):
@@ -203,8 +195,9 @@ def _gated(
         if len(job.positions) > window:
             raise UnsupportedModelError(f"its attention window of {window} tokens is shorter than the question")
     if hidden is None and is_small(query, key, gates, memory):
+        later = ~job.allowed(window)[:, len(memory) :]
         small: Tensor = SmallAttention.apply(  # type: ignore[no-untyped-call]
-            query, key, value, gates, memory, layer, scale, job.later()
+            query, key, value, gates, memory, layer, scale, later
         )
         return small
     output: Tensor = GatedAttention.apply(  # type: ignore[no-untyped-call]

@@ -66,7 +66,7 @@ class SmallAttention(torch.autograd.Function):
             memory: N tokens.
             layer: The layer of memory.
             scale: Factor of the logits.
-            later: [T, T] which new token comes after which.
+            later: [T, T] which new token comes after which, and is not seen by it.
 
         Returns:
             [1, H, T, value_dim].
@@ -80,7 +80,7 @@ class SmallAttention(torch.autograd.Function):
         weights = logits.softmax(-1)
         output = torch.bmm(weights.to(value.dtype), values).view(1, -1, tokens, values.shape[-1])
         ctx.save_for_backward(queries, keys, values, gates, weights, output)
-        ctx.memory, ctx.layer, ctx.scale = memory, layer, scale
+        ctx.memory, ctx.scale = memory, scale
         return output
 
     @staticmethod
