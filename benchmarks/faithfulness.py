@@ -20,11 +20,11 @@ from tqdm.auto import tqdm
 from gradrerank import AblationScorer, GatesScorer, GradReranker, MixtureScorer, Scorer
 from gradrerank.evaluation import Question, read_questions
 from gradrerank.evaluation.intervals import bootstrap_mean
-from gradrerank.scorers import DEFAULT_SCORER, as_scorer
+from gradrerank.scorers import as_scorer
 
 SCORERS: dict[str, Scorer] = {
     "gates (z = 1)": GatesScorer(),
-    DEFAULT_SCORER: as_scorer(DEFAULT_SCORER),
+    "gates+likelihood": as_scorer("gates+likelihood"),
     "gates (z = 1/n)": GatesScorer(z="uniform"),
     "gates (path of 8 from 0 to 1)": GatesScorer(steps=8),
     "gates (layers from half the depth up)": GatesScorer(layers=range(15, 30)),

@@ -26,7 +26,8 @@ NDCG = "nDCG@10"
 SETS = {"hotpotqa_train100": "HotpotQA", "2wiki_train200": "2Wiki", "musique_train100": "MuSiQue"}
 FEDERATED = {"federated_5src": "federated"}
 README_ROWS = {
-    "default": "`gates+likelihood` (default)",
+    "default": "`gates+likelihood+links` (default)",
+    "gates+likelihood": "`gates+likelihood`",
     "gates": "`gates`",
     "likelihood": "`likelihood` (UPR)",
     "minilm": "MiniLM bi-encoder",
@@ -36,7 +37,8 @@ README_ROWS = {
     "mixture": "`mixture` (soft token)",
     "random": "random order",
 }
-RESULTS_ROWS = ("default", "gates", "likelihood", "default+0.25*minilm", "minilm", "rrf", "bm25")
+RESULTS_ROWS = ("default", "gates+likelihood", "gates", "likelihood", "minilm", "rrf", "bm25", "default+0.25*minilm")
+RESULTS_ROWS += ("gates+links", "likelihood+links", "minilm+links", "rrf+links", "bm25+links")
 RESULTS_ROWS += ("attention:readers=prompt", "mixture", "longest", "shortest", "random")
 # Settings of a run that its figures depend on.
 SETTINGS = ("target", "select_sources", "max_document_tokens", "prompt", "model", "dtype", "skip", "seed")
@@ -132,7 +134,7 @@ def _results_table(found: Mapping[str, Any]) -> str:
     head = ["configuration", *(f"{name} ({found[data]['questions']})" for data, name in sets.items())]
     rows = []
     for row in RESULTS_ROWS:
-        label = "**`default`** (`gates+likelihood`)" if row == "default" else f"`{row}`"
+        label = "**`default`** (`gates+likelihood+links`)" if row == "default" else f"`{row}`"
         cells = [found[data]["configurations"].get(row, {}).get(NDCG) for data in sets]
         rows.append([label, *(estimate(cell) if cell else "–" for cell in cells)])
     return markdown_table(head, rows)

@@ -30,6 +30,9 @@ from gradrerank.errors import InvalidArgumentError, InvalidTypeError
 from gradrerank.sources.pool import build_pool
 from gradrerank.validation import is_blank
 
+# Metadata field of the title.
+TITLE_KEY = "title"
+
 
 class RankedNode(NodeWithScore):
     """A node with its signed utility as the score, and what was found out about it.
@@ -189,10 +192,17 @@ class NodePool:
         found: For each source its nodes, best first, as :func:`by_source` and :func:`in_sources` give
             them. Every text in them is the node's own.
         mode: Which metadata the model reads before the text.
+        title_key: Metadata field that holds what other nodes call a node, shown to the model or not; None
+            for no such field.
     """
 
-    def __init__(self, found: Mapping[str, Sequence[Occurrence[NodeWithScore]]], mode: MetadataMode) -> None:
-        self._mode = mode
+    def __init__(
+        self,
+        found: Mapping[str, Sequence[Occurrence[NodeWithScore]]],
+        mode: MetadataMode,
+        title_key: str | None = TITLE_KEY,
+    ) -> None:
+        self._mode, self._title_key = mode, title_key
         self._own = Occurrences(found)
         pool = build_pool(self._own.sources)
         self.dropped = pool.dropped
@@ -261,9 +271,15 @@ class NodePool:
         read = scored_text(best, self._mode)
         if read.start < 0:  # a template that does not show the text as it is
             return replace(document, text=read.text)
-        own = (read.start, read.start + read.length)
+        title = None if self._title_key is None else best.metadata.get(self._title_key)
         return RenderedDocument(
-            read.text, document.id, None, document.metadata, document.score, own=own, render=partial(as_llm_reads, best)
+            read.text,
+            document.id,
+            metadata=document.metadata,
+            score=document.score,
+            own=(read.start, read.start + read.length),
+            render=partial(as_llm_reads, best),
+            called=title if isinstance(title, str) else None,
         )
 
 

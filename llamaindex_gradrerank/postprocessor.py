@@ -34,7 +34,7 @@ from gradrerank.settings import Settings
 from gradrerank.targets import DraftWriter
 from gradrerank.validation import check_place
 from llamaindex_gradrerank.events import GradRerankEvent, announced, dispatcher
-from llamaindex_gradrerank.nodes import NodePool, RankedNode, by_source, read_nodes, read_query
+from llamaindex_gradrerank.nodes import TITLE_KEY, NodePool, RankedNode, by_source, read_nodes, read_query
 
 SOURCE_KEY = "retrieval_source"
 # Every setting of the core but the writer of drafts, which ``llm`` is here.
@@ -178,6 +178,11 @@ class GradRerankPostprocessor(PromptMixin, BaseNodePostprocessor):
     source_key: str = Field(
         default=SOURCE_KEY, min_length=1, description="Metadata field that names the source of a node, or several."
     )
+    title_key: str | None = Field(
+        default=TITLE_KEY,
+        description="Metadata field of the title, by which other nodes may name a node (scorer 'links'); whether the "
+        "model reads it is up to metadata_mode.",
+    )
 
     _lazy: LazyReranker | None = PrivateAttr(default=None)
 
@@ -281,7 +286,7 @@ class GradRerankPostprocessor(PromptMixin, BaseNodePostprocessor):
         """Nodes by the source that they name; one that only settings name may have found nothing."""
         named = (*(self.weights or ()), *(self.per_source or ()))
         found = by_source(nodes, self.source_key)
-        return NodePool({name: found.get(name, []) for name in (*named, *found)}, self.metadata_mode)
+        return NodePool({name: found.get(name, []) for name in (*named, *found)}, self.metadata_mode, self.title_key)
 
     def _settings(self, given: Mapping[str, Any], writer: DraftWriter) -> dict[str, Any]:
         own = {name: getattr(self, name) for name in SETTINGS}

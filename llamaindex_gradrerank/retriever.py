@@ -160,8 +160,9 @@ class MultiSourceRetriever(BaseRetriever):
         texts = {name: [own_text(item.node) for item in nodes] for name, nodes in fetched.results.items()}
         dispatcher.event(SourcesEvent(found=found, blank=n_blank(texts), errors=errors))
         answers = {name: fetched.results.get(name, []) for name in self.sources}
-        mode = MetadataMode.NONE if self.postprocessor is None else self.postprocessor.metadata_mode
-        return [node for nodes in answers.values() for node in nodes], NodePool(in_sources(answers), mode)
+        own = self.postprocessor
+        shown = (MetadataMode.NONE, None) if own is None else (own.metadata_mode, own.title_key)
+        return [node for nodes in answers.values() for node in nodes], NodePool(in_sources(answers), *shown)
 
     def _merged(self, pool: NodePool) -> list[NodeWithScore]:
         merged = merged_pool(pool.own_sources, self.weights)

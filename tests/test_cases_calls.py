@@ -152,7 +152,7 @@ def test_C18_sixteen_threads_and_two_rerankers_on_one_model_get_what_one_thread_
     pair[1].settings = pair[1].settings.override(scorer="gates+likelihood")
     jobs = [
         {"query": f"{QUERY} Or {'the tram ' * (i % 5)}?", "scorer": name, "max_document_tokens": [None, 8, 20][i % 3]}
-        for i, name in enumerate([*SCORERS, "gates+likelihood"] * 3)
+        for i, name in enumerate([*SCORERS, "gates+likelihood+links"] * 3)
     ]
 
     def work(at: int) -> list[tuple[str, float]]:
@@ -260,7 +260,7 @@ def test_C19_C28_the_mode_of_the_caller_changes_nothing_and_stays(reranker: Grad
     assert scored(way, reranker) == expected, "what was cached inside the mode serves outside of it"
 
 
-@pytest.mark.parametrize("scorer", [*SCORERS, "gates+likelihood"])
+@pytest.mark.parametrize("scorer", [*SCORERS, "gates+likelihood+links"])
 def test_C19_C28_every_scorer_in_every_mode(reranker: GradReranker, scorer: str) -> None:
     expected = scored("core", reranker, scorer=scorer)
     for mode in MODES.values():

@@ -283,7 +283,7 @@ def test_C11_no_retrieval_score_is_not_zero(reranker: GradReranker, way: str, fu
 
 
 @every_way
-@pytest.mark.parametrize("scorer", [*SCORERS, "gates+likelihood"])
+@pytest.mark.parametrize("scorer", [*SCORERS, "gates+likelihood+links"])
 def test_C12_only_plain_numbers_come_out(reranker: GradReranker, way: str, scorer: str) -> None:
     given = [Document(text, score=np.float32(0.5)) for text in DOCUMENTS]  # type: ignore[arg-type]
     for seen in rank(way, reranker, QUERY, {"a": given}, scorer=scorer):

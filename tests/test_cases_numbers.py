@@ -20,7 +20,7 @@ from gradrerank.errors import NoSignalWarning, ScoringError
 from gradrerank.scorers import SCORERS, AblationScorer, AttentionScorer, GatesScorer, SurrogateScorer
 
 every_way = pytest.mark.parametrize("way", WAYS)
-EVERY_SCORER = [*SCORERS, "gates+likelihood"]
+EVERY_SCORER = [*SCORERS, "gates+likelihood+links"]
 
 
 @pytest.fixture(scope="module")

@@ -99,7 +99,7 @@ documents = st.builds(
 names = st.sampled_from(["a", "b", "wiki", "", "{x}", "<b>", "\u202ea"]) | texts
 pools = st.dictionaries(names, st.lists(documents, max_size=6), max_size=4)
 counts = st.none() | st.integers(1, 7)
-SCORERS_THAT_LOOK = [*SCORERS, "gates+likelihood"]
+SCORERS_THAT_LOOK = [*SCORERS, "gates+likelihood+links"]
 
 
 @st.composite

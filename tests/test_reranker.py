@@ -77,7 +77,7 @@ def test_every_document_is_ranked_or_dropped_with_its_provenance(reranker: GradR
     assert all(isinstance(s.gain, float) for s in result.sources)
     assert set(result.timings) == {"pool", "sources", "target", "score", "select", "total"}
     assert result.tokens["documents"] > 0
-    assert (result.scorer, result.target, result.target_text) == ("gates+likelihood", "query", QUERY)
+    assert (result.scorer, result.target, result.target_text) == ("gates+likelihood+links", "query", QUERY)
 
 
 def test_C08_one_text_in_two_sources_is_one_document_with_both_occurrences(reranker: GradReranker) -> None:
@@ -97,7 +97,7 @@ def test_result_is_plain_data(reranker: GradReranker) -> None:
     table = result.to_pandas()
     assert list(table["score"]) == [d.score for d in result]
     assert len(repr(result)) < 250
-    assert repr(reranker) == "GradReranker('LlamaForCausalLM', scorer='gates+likelihood', target='query')"
+    assert repr(reranker) == "GradReranker('LlamaForCausalLM', scorer='gates+likelihood+links', target='query')"
 
 
 def test_loss_and_target_of_a_reference(reranker: GradReranker) -> None:

@@ -29,7 +29,7 @@ def soaking() -> ModuleType:
 def test_two_hundred_reranks_leave_nothing_behind(soaking: ModuleType) -> None:
     pair = tiny()
     reranker = GradReranker(pair, encoder=letters, cache_bytes=1 << 20)
-    samples = soaking.soak(reranker, pair[0], 200, scorers=[*SCORERS, "gates+likelihood"])
+    samples = soaking.soak(reranker, pair[0], 200, scorers=[*SCORERS, "gates+likelihood+links"])
     assert [s.done for s in samples] == [10 * (i + 1) for i in range(20)]
     assert soaking.growth(samples) <= 0.05 and soaking.left_behind(samples) == []
     assert {s.hooks for s in samples} == {0}

@@ -229,7 +229,7 @@ def test_C16_min_score_is_a_probability_once_calibrated(method: str) -> None:
     reranker = GradReranker(tiny())
     queries, sources, gold = labelled()
     curve = reranker.calibrate_scores(queries, sources, gold, method=method, min_score=1e9, top_n=2)
-    assert (curve.n_documents, curve.n_gold, curve.scorer, curve.target) == (60, 24, "gates+likelihood", "query")
+    assert (curve.n_documents, curve.n_gold, curve.scorer, curve.target) == (60, 24, "gates+likelihood+links", "query")
     full = reranker.rerank(queries[0], sources[0], calibration=curve)
     probabilities = [d.scores["probability"] for d in full]
     assert probabilities == pytest.approx(curve.probabilities([d.score for d in full]))

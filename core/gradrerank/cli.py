@@ -85,7 +85,8 @@ def rank(
     scorer: Annotated[
         str,
         typer.Option(
-            help="gates, likelihood, iterated, attention, surrogate, similarity, mixture, ablation; or joined by +."
+            help="gates, likelihood, iterated, attention, surrogate, similarity, mixture, ablation; joined by +, with "
+            "links too."
         ),
     ] = DEFAULT_SCORER,
     target: Annotated[

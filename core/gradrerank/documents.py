@@ -97,10 +97,13 @@ class RenderedDocument(Document):
         own: The characters ``(start, end)`` of the text that are the caller's own; only these are cut by
             ``compress``.
         render: The caller's own text, or an excerpt of it, as it will stand in the prompt.
+        called: What other documents call it, where the framework keeps a title that is not shown as one; None
+            where there is none.
     """
 
     own: tuple[int, int]
     render: Callable[[str], str]
+    called: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import copy
 import os
 import warnings
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gradrerank.calibration import ScoreCalibration, check_gold
@@ -55,8 +56,8 @@ class GradReranker(Inspection):
         model: The frozen causal LM: None for the embedded SmolLM2-135M-Instruct, a hub name or folder,
             a ``(model, tokenizer)`` pair that is left exactly as it is, or a ``Generator``.
         scorer: ``"gates"`` (gradient in attention gates: one forward and one backward pass),
-            ``"likelihood"`` (each document alone: the question once for each), both as
-            ``"gates+likelihood"``, ``"iterated"`` (gates at the best set of ``top_n``, found by iteration),
+            ``"likelihood"`` (each document alone: the question once for each), both with what documents lead
+            to as ``"gates+likelihood+links"``, ``"iterated"`` (gates at the best set of ``top_n``, found by iteration),
             ``"mixture"`` (the paper's soft token), ``"ablation"`` (exact leave-one-out), ``"attention"``
             (ICR), ``"surrogate"`` (a sparse fit to random ablations), ``"similarity"`` (the encoder), several
             joined by ``+``, or an object with ``name`` and ``score``.
@@ -384,6 +385,7 @@ class GradReranker(Inspection):
         documents = self.generator.layout.documents(
             [(c.title, c.text) for c in candidates], max_tokens=use.max_document_tokens
         )
+        documents = [replace(d, called=c.called) for c, d in zip(candidates, documents, strict=True)]
         cut = [c.name for c, d in zip(candidates, documents, strict=True) if d.truncated]
         if cut:
             more = f" and {len(cut) - 10} more" if len(cut) > 10 else ""

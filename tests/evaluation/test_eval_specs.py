@@ -15,7 +15,7 @@ from gradrerank import GatesScorer, GradReranker
 from gradrerank.documents import Document
 from gradrerank.errors import InvalidArgumentError, ScoringError
 from gradrerank.evaluation import Configuration, Question, Ranked, Task, known_names, library, parse, split_specs
-from gradrerank.evaluation.configurations import add_up, as_configuration, checked
+from gradrerank.evaluation.configurations import add_up, as_configuration, checked, linked
 from gradrerank.sources.embedding import FunctionEncoder
 
 ENCODER = FunctionEncoder(letters)
@@ -150,6 +150,47 @@ def test_a_sum_is_written_with_plus(reranker: GradReranker, questions: list[Ques
     found = made("gates+0.5*bm25", reranker).rank(task)
     assert found.scores == pytest.approx(expected.scores)
     assert found.order == expected.order
+
+
+LINKED = (
+    Document("A film of 1981 by Ada Moss.", id="a", title="The Wave"),
+    Document("Nothing of the kind.", id="b", title="Tides"),
+    Document("She was born in Leeds.", id="c", title="Ada Moss"),
+)
+
+
+def test_links_are_what_the_product_adds(reranker: GradReranker) -> None:
+    task = Task("Where was the director of The Wave born?", LINKED, ("s",) * 3)
+    found = made("default", reranker)
+    assert [part.name for part in found.parts] == ["default"] and not found.parts[0].parts
+    ranked = found.rank(task)
+    product = reranker.rerank(task.query, {"s": LINKED}, top_n=None, min_score=None)
+    assert product.details["links"] == [[0, 2]]
+    assert ranked.scores == pytest.approx({d.id: d.score for d in product}, abs=1e-6)
+    assert ranked.order == [d.id for d in product]
+
+
+def test_nothing_is_taken_apart_that_comes_before_links(reranker: GradReranker) -> None:
+    found = made("default:fusion=rrf", reranker)
+    assert not found.parts
+    task = Task("Where was the director of The Wave born?", LINKED, ("s",) * 3)
+    product = reranker.rerank(task.query, {"s": LINKED}, top_n=None, min_score=None, fusion="rrf")
+    assert found.rank(task).scores == pytest.approx({d.id: d.score for d in product}, abs=1e-6)
+
+
+def test_a_baseline_passes_on_what_is_above_its_mean(reranker: GradReranker) -> None:
+    task = Task("q", LINKED, ("s",) * 3)
+    one = Configuration("one", lambda task: Ranked({"a": 6.0, "b": 2.0, "c": 1.0}, {"question": 5}, 1.0))
+    found = linked("l", one, signed=False, weight=0.5).rank(task)
+    assert found.scores == {"a": 6.0, "c": 2.5, "b": 2.0}
+    assert found.order == ["a", "c", "b"] and found.tokens == {"question": 5} and found.seconds >= 1.0
+    signed = linked("l", one, signed=True, weight=0.5).rank(task)
+    assert signed.scores == {"a": 6.0, "c": 4.0, "b": 2.0}
+    kept = Configuration("kept", lambda task: Ranked({"a": 6.0, "b": 2.0}))
+    assert linked("l", kept, signed=True).rank(task).scores == {"a": 6.0, "b": 2.0}
+    assert made("bm25+links", reranker).parts[0].name == "bm25"
+    both = made("bm25+0.5*gates+links", reranker)
+    assert [part.name for part in both.parts] == ["bm25+0.5*gates"]
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,23 @@ def record(document: Document) -> dict[str, Any]:
 # -- what comes back -------------------------------------------------------------------------------
 
 
+def test_documents_are_named_by_their_title(reranker: GradReranker) -> None:
+    documents = [
+        Document("A film of 1981 by Ada Moss.", metadata={"title": "The Wave"}),
+        Document("Born in York.", metadata={"title": "Ada Mossman"}),
+        Document("Born in Leeds.", metadata={"title": "Ada Moss"}),
+    ]
+    query = "Where was the director of The Wave born?"
+    found = {
+        d.metadata["title"]: d.metadata["gradrerank"]["stages"]
+        for d in both(GradRerankCompressor(reranker=reranker, scorer="gates+links"), documents, query)
+    }
+    assert found["Ada Moss"]["links"] == pytest.approx(0.75 * max(found["The Wave"]["gates"], 0))
+    assert found["Ada Mossman"]["links"] == found["The Wave"]["links"] == 0
+    untitled = both(GradRerankCompressor(reranker=reranker, scorer="gates+links", title_key=None), documents, query)
+    assert [d.metadata["gradrerank"]["stages"]["links"] for d in untitled] == [0, 0, 0]
+
+
 def test_the_ranking_is_that_of_the_core(compressor: GradRerankCompressor, reranker: GradReranker) -> None:
     kept = both(compressor, docs(*DOCUMENTS))
     expected = reranker.rerank(QUERY, DOCUMENTS)

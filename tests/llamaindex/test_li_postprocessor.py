@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from li_helpers import BrokenScorer, LengthScorer, RecordingLLM, as_nodes
+from li_helpers import BrokenScorer, FixedRetriever, LengthScorer, RecordingLLM, as_nodes
 from llama_index.core.embeddings import MockEmbedding
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.prompts import PromptTemplate
@@ -29,11 +29,11 @@ from llama_index.core.schema import (
 )
 from tiny import DOCUMENTS, QUERY, tiny
 
-from gradrerank import GatesScorer, GradReranker
+from gradrerank import GatesScorer, GradReranker, LinkedScorer
 from gradrerank.errors import ScoringError
 from gradrerank.scorers import Scores, ScoringJob
 from gradrerank.settings import Settings
-from llamaindex_gradrerank import GradRerankPostprocessor, RankedNode
+from llamaindex_gradrerank import GradRerankPostprocessor, MultiSourceRetriever, RankedNode
 
 MODES = list(MetadataMode)
 
@@ -229,6 +229,33 @@ def test_C07_media_of_other_kinds_pass_and_captions_are_read(reranker: GradReran
     assert [n.node_id for n in found] == ["captioned", "sound"]
     assert found[0].score is not None and found[1].score is None
     assert found[1].gradrerank["scores"] == {"documents": 0.3}
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_nodes_are_named_by_their_title_shown_or_not(reranker: GradReranker, mode: MetadataMode) -> None:
+    nodes = [
+        NodeWithScore(node=TextNode(text="A film of 1981 by Ada Moss.", id_="wave", metadata={"title": "The Wave"})),
+        NodeWithScore(node=TextNode(text="Born in York.", id_="other", metadata={"title": "Ada Mossman"})),
+        NodeWithScore(node=TextNode(text="Born in Leeds.", id_="moss", metadata={"title": "Ada Moss", "name": "x"})),
+    ]
+
+    def links(**options: Any) -> dict[str, float]:
+        postprocessor = GradRerankPostprocessor(
+            reranker=reranker, scorer=LinkedScorer(LengthScorer(), 0.5), metadata_mode=mode, **options
+        )
+        found = postprocessor.postprocess_nodes(nodes, query_str="Where was the director of The Wave born?")
+        return {n.node_id: n.gradrerank["stages"]["links"] for n in found}
+
+    length = len(nodes[0].node.get_content(metadata_mode=mode))
+    assert links() == {"wave": 0, "other": 0, "moss": length / 2}
+    assert links(title_key="name") == links(title_key=None) == {"wave": 0, "other": 0, "moss": 0}
+    retriever = MultiSourceRetriever(
+        {"all": FixedRetriever(*nodes)},
+        postprocessor=GradRerankPostprocessor(reranker=reranker, scorer="gates+links", metadata_mode=mode),
+    )
+    found = {n.node_id: n for n in await retriever.aretrieve("Where was the director of The Wave born?")}
+    first = found["wave"].gradrerank["stages"]
+    assert found["moss"].gradrerank["stages"]["links"] == pytest.approx(0.75 * max(first["gates"], 0))
 
 
 async def test_C08_equal_texts_are_one_node_whatever_their_metadata(reranker: GradReranker) -> None:

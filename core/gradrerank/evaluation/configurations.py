@@ -18,6 +18,9 @@ from gradrerank.errors import InvalidArgumentError, ScoringError, TruncationWarn
 from gradrerank.evaluation.baselines import Baseline, order_of
 from gradrerank.evaluation.ledger import key_of
 from gradrerank.evaluation.questions import Task
+from gradrerank.scorers.linked import PASSED_ON, LinkedScorer, passed_on
+from gradrerank.scorers.mentions import mentions
+from gradrerank.settings import Settings
 
 if TYPE_CHECKING:
     from gradrerank.documents import Document
@@ -25,7 +28,6 @@ if TYPE_CHECKING:
     from gradrerank.lm.generator import Generator
     from gradrerank.reranker import GradReranker
     from gradrerank.scorers import Scorer
-    from gradrerank.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +74,17 @@ class Configuration:
         identity: Names everything that the ranking depends on beside the task; None for a function of
             which nothing is known, whose results are never taken from an earlier run.
         with_reference: Whether it reads the reference answer.
-        parts: Weights and configurations whose scores it adds up, for one that has no ``rank`` of its own
-            (see :func:`combination`).
+        parts: Configurations whose rankings it is made from, each of which is computed once, however many
+            are made from it; nothing for one that ranks by itself.
+        join: From the task and the rankings of the parts to the ranking, where there are parts.
     """
 
     name: str
     rank: Callable[[Task], Ranked]
     identity: str | None = None
     with_reference: bool = False
-    parts: tuple[tuple[float, Configuration], ...] = ()
+    parts: tuple[Configuration, ...] = ()
+    join: Callable[[Task, Sequence[Ranked]], Ranked] | None = None
 
 
 def ranked(task: Task, scores: Sequence[float], **costs: Any) -> Ranked:
@@ -143,7 +147,8 @@ def library(
     """A scorer of this package with some settings as a configuration.
 
     Documents are read into the store first, in a time of their own, so that configurations that share
-    them are compared alike whichever comes first.
+    them are compared alike whichever comes first. Links are added to the ranking without them, which may be
+    known already, where nothing else would come between.
 
     Args:
         name: Its name.
@@ -154,6 +159,9 @@ def library(
         **settings: Fields of :class:`~gradrerank.settings.Settings` that differ from the reranker's own.
     """
     use = reranker.settings.override(scorer=scorer, top_n=None, min_score=None, **settings)
+    if isinstance(scorer, LinkedScorer) and _scores_are_final(use):
+        unlinked = library(name, reranker, scorer.scorer, retrieval=retrieval, **settings)
+        return linked(name, unlinked, signed=True, weight=scorer.weight)
     own = {key: value for key, value in use.as_dict().items() if key != "scorer"}
 
     def rank(task: Task) -> Ranked:
@@ -181,16 +189,59 @@ def combination(name: str, parts: Sequence[tuple[float, Configuration]]) -> Conf
 
     Args:
         name: Its name.
-        parts: Weights and configurations; rankings of the parts are computed once, however many sums
-            they are in.
+        parts: Weights and configurations.
     """
+    weights = [weight for weight, _ in parts]
+    return _made_from(name, [part for _, part in parts], lambda task, found: add_up(task, weights, found), weights)
+
+
+def linked(name: str, part: Configuration, *, signed: bool, weight: float = PASSED_ON) -> Configuration:
+    """Another configuration, with links added as :class:`~gradrerank.scorers.linked.LinkedScorer` adds them.
+
+    Args:
+        name: Its name.
+        part: The other configuration.
+        signed: Whether its scores have a sign that means something; the mean of all documents is zero where not.
+        weight: As for the scorer.
+    """
+    return _made_from(
+        name, [part], lambda task, found: add_links(task, found[0], signed=signed, weight=weight), [signed, weight]
+    )
+
+
+def _made_from(
+    name: str, parts: Sequence[Configuration], join: Callable[[Task, Sequence[Ranked]], Ranked], how: Sequence[Any]
+) -> Configuration:
+    known = [part.identity for part in parts]
+    identity = None if None in known else key_of("made from", list(how), known)
 
     def rank(task: Task) -> Ranked:
-        return add_up(task, [weight for weight, _ in parts], [part.rank(task) for _, part in parts])
+        return join(task, [part.rank(task) for part in parts])
 
-    known = [part.identity for _, part in parts]
-    identity = None if None in known else key_of("sum", [weight for weight, _ in parts], known)
-    return Configuration(name, rank, identity, any(part.with_reference for _, part in parts), tuple(parts))
+    return Configuration(name, rank, identity, any(part.with_reference for part in parts), tuple(parts), join)
+
+
+def add_links(task: Task, found: Ranked, *, signed: bool, weight: float) -> Ranked:
+    """What a ranking becomes when documents pass a part of their score to those they name.
+
+    Documents that the ranking did not keep take no part.
+
+    Args:
+        task: The task.
+        found: The ranking.
+        signed: Whether its scores are signed utilities.
+        weight: The part that is passed on.
+    """
+    start = time.perf_counter()
+    kept = {name: d for name, d in zip(task.ids, task.documents, strict=True) if name in found.scores}
+    scores = [found.scores[name] for name in kept]
+    middle = 0.0 if signed or not scores else math.fsum(scores) / len(scores)
+    named = mentions([d.title for d in kept.values()], [d.text for d in kept.values()])
+    added = passed_on([score - middle for score in scores], named, weight)
+    totals = {name: score + more for name, score, more in zip(kept, scores, added, strict=True)}
+    order = sorted(totals, key=lambda name: -totals[name])
+    seconds = found.seconds + time.perf_counter() - start
+    return Ranked({name: totals[name] for name in order}, found.tokens, seconds, found.reading)
 
 
 def add_up(task: Task, weights: Sequence[float], rankings: Sequence[Ranked]) -> Ranked:
@@ -240,6 +291,22 @@ def _retrieved(task: Task, function: Baseline) -> dict[str, list[Document]]:
     order = order_of(scores)
     documents = tuple(replace(task.documents[i], score=float(scores[i])) for i in order)
     return replace(task, documents=documents, names=tuple(task.names[i] for i in order)).sources
+
+
+def _scores_are_final(use: Settings) -> bool:
+    """Whether documents are ranked by what the scorer gives, all of those that were read."""
+    between = (
+        "weights",
+        "fusion",
+        "max_candidates",
+        "selection",
+        "token_budget",
+        "per_source",
+        "order",
+        "source_choice",
+    )
+    usual = Settings()
+    return all(getattr(use, name) == getattr(usual, name) for name in between)
 
 
 def _shown(use: Settings) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradrerank.errors import InvalidArgumentError
 from gradrerank.evaluation.answers import Answerer
-from gradrerank.evaluation.configurations import Configuration, Ranked, add_up, as_configuration, checked
+from gradrerank.evaluation.configurations import Configuration, Ranked, as_configuration, checked
 from gradrerank.evaluation.ledger import Ledger, key_of
 from gradrerank.evaluation.measures import agreement, ranking_measures
 from gradrerank.evaluation.questions import Question, Task
@@ -154,9 +154,8 @@ def rank_question(question: Question, configuration: Configuration, ledger: Ledg
         ScoringError: When the configuration returns something that is no ranking of the documents.
     """
     task = question.task(with_reference=configuration.with_reference)
-    if configuration.parts:
-        rankings = [rank_question(question, part, ledger) for _, part in configuration.parts]
-        return add_up(question.task(), [weight for weight, _ in configuration.parts], rankings)
+    if configuration.join is not None:
+        return configuration.join(task, [rank_question(question, part, ledger) for part in configuration.parts])
     key = None
     if configuration.identity is not None:
         key = key_of("ranking", configuration.identity, *_seen(task))

@@ -6,6 +6,7 @@ gates+likelihood                scorers joined as the package joins them
 gates:pieces=sentence,best=2    options of the scorer, and fields of Settings such as target=draft
 gates:retrieval=rrf             documents ordered and scored by a baseline first
 gates+0.5*minilm                weighted sum of z-scores
+likelihood+links                documents pass a part of their score to those they name
 gates:layers=17..24             a range, both ends included; layers=17/23 names some
 """
 
@@ -18,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from gradrerank.errors import InvalidArgumentError
 from gradrerank.evaluation.baselines import baselines, reader
-from gradrerank.evaluation.configurations import Configuration, baseline, combination, library
+from gradrerank.evaluation.configurations import Configuration, baseline, combination, library, linked
 from gradrerank.evaluation.ledger import key_of
 from gradrerank.evaluation.native import METHODS, native
-from gradrerank.scorers import DEFAULT_SCORER, SCORERS, Scorer, as_scorer
+from gradrerank.scorers import DEFAULT_SCORER, LINKS, SCORERS, Scorer, as_scorer
 from gradrerank.settings import Settings
 from gradrerank.sources.embedding import Encoder, SentenceEncoder
 from gradrerank.validation import check_choice
@@ -80,8 +81,11 @@ def parse(
         InvalidArgumentError: When there is no such configuration or option; the message names it.
     """
     parts = [part.strip() for part in spec.split("+")]
-    if len(parts) > 1 and all(part in SCORERS for part in parts):
+    if len(parts) > 1 and all(part in (*SCORERS, LINKS) for part in parts):
         return library(spec, reranker(), as_scorer(spec))
+    if len(parts) > 1 and parts[-1] == LINKS:
+        rest = parse("+".join(parts[:-1]), reranker, encoder=encoder, seed=seed)
+        return linked(spec, rest, signed=False)
     matches = [_WEIGHT.fullmatch(part) for part in parts]
     weights = [float(match[1]) if match else 1.0 for match in matches]
     names = [match[2].strip() if match else part for match, part in zip(matches, parts, strict=True)]

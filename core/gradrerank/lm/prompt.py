@@ -57,6 +57,7 @@ class DocumentTokens:
         body_start: Index in ids of the first token of the text.
         truncated: Whether part of the text or the title is not read.
         kept: Characters ``(start, end)`` of the text that are read.
+        called: What other documents call it, where that may be something else than the title; else None.
     """
 
     text: str
@@ -66,6 +67,7 @@ class DocumentTokens:
     body_start: int
     truncated: bool
     kept: tuple[int, int]
+    called: str | None = None
 
     def __len__(self) -> int:
         """Number of tokens."""

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
-from gradrerank.documents import Document, DroppedDocument, DropReason, Provenance
+from gradrerank.documents import Document, DroppedDocument, DropReason, Provenance, RenderedDocument
 from gradrerank.errors import InvalidArgumentError, InvalidTypeError
 from gradrerank.validation import check_optional_count, is_blank
 
@@ -54,6 +54,11 @@ class Candidate:
     def title(self) -> str | None:
         """The title of the document, or None."""
         return self.document.title
+
+    @property
+    def called(self) -> str | None:
+        """What other documents call it: its title, shown or not, or None."""
+        return self.title or (self.document.called if isinstance(self.document, RenderedDocument) else None)
 
     @property
     def sources(self) -> tuple[str, ...]:
