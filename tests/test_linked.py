@@ -95,14 +95,15 @@ UTILITIES = st.lists(st.floats(-5, 5), min_size=6, max_size=6)
 
 @given(UTILITIES, NAMED, st.floats(0, 2))
 @settings(max_examples=100, deadline=None)
-def test_it_is_one_step_of_a_walk(utilities: list[float], named: list[list[int]], weight: float) -> None:
-    step = np.zeros((6, 6))
+def test_it_is_the_largest_part_that_is_passed_on(
+    utilities: list[float], named: list[list[int]], weight: float
+) -> None:
+    parts = np.zeros((6, 6))
     for i, others in enumerate(named):
-        step[i, others] = 1 / max(len(others), 1)
-    positive = np.maximum(utilities, 0)
+        parts[i, others] = weight * max(utilities[i], 0) / max(len(others), 1)
     added = passed_on(utilities, named, weight)
-    assert added == pytest.approx(list(weight * step.T @ positive), abs=1e-9)
-    assert sum(added) <= weight * positive.sum() + 1e-9
+    assert added == pytest.approx(list(parts.max(0)), abs=1e-9)
+    assert max(added) <= weight * max(0, *utilities) + 1e-9
     assert passed_on([3 * u for u in utilities], named, weight) == pytest.approx([3 * a for a in added], abs=1e-9)
 
 

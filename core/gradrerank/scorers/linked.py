@@ -2,12 +2,12 @@ r"""Utility passed on from a document to those it names: the second step of a qu
 
 A question says what its first document is about; what the second one is about, only the first one says. So
 the model finds the second no better than any other document, whichever way its loss is read, until it
-is told what the first one leads to. One step of a random walk along the names in the texts tells it: with
-the utilities u of any scorer, and N(i) the documents that document i names,
+is told what the first one leads to. The names in the texts tell it: with the utilities u of any scorer, and N(i)
+the documents that document i names,
 
-    phi_j = u_j + weight * sum over i with j in N(i) of  max(u_i, 0) / |N(i)|
+    phi_j = u_j + weight * max over i with j in N(i) of  max(u_i, 0) / |N(i)|
 
-A document without a title is named by none, and keeps its utility; so does every one where no text names
+The largest counts, not the sum, so that what is named all over the pool does not win by that alone. A document without a title is named by none, and keeps its utility; so does every one where no text names
 another. No document loses.
 """
 
@@ -92,7 +92,7 @@ class LinkedScorer:
 
 
 def passed_on(utilities: Sequence[float], named: Sequence[Sequence[int]], weight: float) -> list[float]:
-    """What each document gets from those that name it.
+    """What each document gets from that one of those that name it which passes on most.
 
     Args:
         utilities: n signed utilities.
@@ -100,8 +100,8 @@ def passed_on(utilities: Sequence[float], named: Sequence[Sequence[int]], weight
         weight: The part of its positive utility that a document passes on.
 
     Returns:
-        n numbers, none negative, in the unit of the utilities; their sum is at most ``weight`` times the
-        sum of the positive utilities.
+        n numbers, none negative, in the unit of the utilities; none is larger than ``weight`` times the
+        largest utility.
 
     Example:
         >>> passed_on([0.4, 0.1, -0.2], [[1, 2], [], [0]], 0.5)
@@ -110,5 +110,5 @@ def passed_on(utilities: Sequence[float], named: Sequence[Sequence[int]], weight
     added = [0.0] * len(utilities)
     for utility, others in zip(utilities, named, strict=True):
         for other in others:
-            added[other] += weight * max(utility, 0.0) / len(others)
+            added[other] = max(added[other], weight * utility / len(others))
     return added
