@@ -7,7 +7,8 @@ the documents that document i names,
 
     phi_j = u_j + weight * max over i with j in N(i) of  max(u_i, 0) / |N(i)|
 
-The largest counts, not the sum, so that what is named all over the pool does not win by that alone. A document without a title is named by none, and keeps its utility; so does every one where no text names
+The largest counts, not the sum, so that what is named all over the pool does not win by that alone. A
+document without a title is named by none, and keeps its utility; so does every one where no text names
 another. No document loses.
 """
 
