@@ -43,6 +43,8 @@ def named_by(text: str, *titles: str | None) -> list[int]:
         ("seen in the wave", "The Wave (1981 film)", True),
         ("(album) of the year", "(album)", True),
         ("see C++ there", "++", False),
+        ("a b " * 40, "a b " * 16, True),
+        ("a b " * 40, "a b " * 17, False),
         ("anything", "", False),
         ("anything", " \n", False),
         ("anything", None, False),

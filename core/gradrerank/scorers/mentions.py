@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 # Words; in scripts that set no space between words, or put endings on names, every letter for itself. Marks that
 # ``\w`` leaves out belong to the letter before them.
@@ -21,8 +22,13 @@ _WORD = re.compile(rf"[{_APART}]|(?:(?![{_APART}])[\w{_MARKS}])+")
 _ASIDE = re.compile(r"\s*\([^()]*\)\s*$")
 # A shorter title of one word is an abbreviation or a number as often as a name.
 _LEAST_LETTERS = 3
+# A longer title is a sentence, which no text calls anything by.
+_MOST_WORDS = 32
+# Under this key a branch of the tree of names holds the documents of the name that ends there; no word is empty.
+_END = ""
 
-Words = tuple[str, ...]
+Words = Sequence[str]
+Tree = dict[str, Any]
 
 
 def mentions(titles: Sequence[str | None], texts: Sequence[str]) -> list[list[int]]:
@@ -30,8 +36,8 @@ def mentions(titles: Sequence[str | None], texts: Sequence[str]) -> list[list[in
 
     Upper and lower case are told apart for titles of one word alone ("It" is a film, "it" is none). An aside in
     brackets at the end of a title need not be there. Where several titles begin at one word, the longest is
-    meant. A title without a letter, or of fewer than three characters in one word, names nothing; documents of
-    the same title, such as parts of one page, do not name each other.
+    meant. A title without a letter, of fewer than three characters in one word, or of more than 32 words names
+    nothing; documents of the same title, such as parts of one page, do not name each other.
 
     Args:
         titles: n titles; None, or a blank one, is never named.
@@ -45,48 +51,61 @@ def mentions(titles: Sequence[str | None], texts: Sequence[str]) -> list[list[in
         [[1], []]
     """
     names = [_name(title) for title in titles]
-    named: dict[Words, list[int]] = {}
+    single: dict[str, list[int]] = {}
+    longer: Tree = {}
     for index, name in enumerate(names):
-        if name:
-            named.setdefault(name, []).append(index)
-    by_first: dict[str, list[Words]] = {}
-    for name in sorted(named, key=len, reverse=True):
-        by_first.setdefault(name[0], []).append(name)
-    return [
-        sorted({index for name in _found(text, by_first) - {own} for index in named[name]})
-        for own, text in zip(names, texts, strict=True)
-    ]
+        if len(name) == 1:
+            single.setdefault(name[0], []).append(index)
+        elif name:
+            _branch(longer, name).setdefault(_END, []).append(index)
+    if not single and not longer:
+        return [[] for _ in texts]
+    found = (_named(text, single, longer) for text in texts)
+    return [sorted(i for i in named if names[i] != own) for named, own in zip(found, names, strict=True)]
 
 
 def _name(title: str | None) -> Words:
     """The words that stand for a title in a text; none where it names nothing."""
     words = _words(_ASIDE.sub("", title or "")) or _words(title or "")
-    if not any(letter.isalpha() for word in words for letter in word):
-        return ()
+    if len(words) > _MOST_WORDS or not any(letter.isalpha() for word in words for letter in word):
+        return []
     if len(words) == 1:
-        return words if len(words[0]) >= _LEAST_LETTERS else ()
+        return words if len(words[0]) >= _LEAST_LETTERS else []
     return _folded(words)
 
 
-def _found(text: str, by_first: dict[str, list[Words]]) -> set[Words]:
-    """The names in a text, at every word the longest that begins there."""
+def _branch(tree: Tree, name: Words) -> Tree:
+    """Where a name ends in the tree, grown as far as needed."""
+    for word in name:
+        tree = tree.setdefault(word, {})
+    return tree
+
+
+def _named(text: str, single: Mapping[str, Sequence[int]], longer: Tree) -> set[int]:
+    """The documents that a text names: at every word those of the longest name that begins there."""
     words = _words(text)
     folded = _folded(words)
-    found: set[Words] = set()
-    for at, (word, plain) in enumerate(zip(words, folded, strict=True)):
-        for name in by_first.get(plain, ()):
-            if len(name) > 1 and folded[at : at + len(name)] == name:
-                found.add(name)
-                break
-        else:
-            if (word,) in by_first.get(word, ()):
-                found.add((word,))
+    found: set[int] = set()
+    for at, word in enumerate(words):
+        found.update(_longest(folded, at, longer) or single.get(word, ()))
+    return found
+
+
+def _longest(words: Words, at: int, tree: Tree) -> Sequence[int]:
+    """The documents of the longest name that begins at a word; none where none does."""
+    found: Sequence[int] = ()
+    for place in range(at, len(words)):
+        branch = tree.get(words[place])
+        if branch is None:
+            break
+        tree, found = branch, branch.get(_END, found)
     return found
 
 
 def _words(text: str) -> Words:
-    return tuple(_WORD.findall(unicodedata.normalize("NFKC", text)))
+    return _WORD.findall(unicodedata.normalize("NFKC", text))
 
 
 def _folded(words: Words) -> Words:
-    return tuple(word.casefold() for word in words)
+    """The words in lower case, folded in one go: a call for each takes most of the time otherwise."""
+    return "\0".join(words).casefold().split("\0") if words else []
