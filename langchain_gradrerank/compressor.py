@@ -103,8 +103,9 @@ class GradRerankCompressor(BaseDocumentCompressor):
         docs_per_source: Documents that each source hands over at most.
         weights: Trust in each source, by name; sources that are not named have the largest weight. Names as in
             ``per_source``.
-        fusion: What retrieval adds to the score: ``"off"``, ``"rrf"`` (ranks) or ``"score"``.
-        fusion_weight: Weight of retrieval beside the utility.
+        fusion: What is added to the utility: ``"auto"`` (for the default scorer and several sources, what the
+            encoder says), ``"off"``, ``"rrf"`` (ranks of retrieval) or ``"score"`` (its scores).
+        fusion_weight: Weight of what is added beside the utility.
         max_candidates: Documents that the model reads at first, best by fused retrieval order, and more as
             long as it pays; None reads all.
         max_document_tokens: Tokens of a document that are read at most; None reads all.
@@ -152,7 +153,7 @@ class GradRerankCompressor(BaseDocumentCompressor):
     max_sources: int | None = None
     docs_per_source: int | None = None
     weights: dict[str, float] | None = None
-    fusion: str = "off"
+    fusion: str = "auto"
     fusion_weight: float = 1.0
     max_candidates: int | None = None
     max_document_tokens: int | None = None

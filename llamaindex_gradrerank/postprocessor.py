@@ -137,8 +137,12 @@ class GradRerankPostprocessor(PromptMixin, BaseNodePostprocessor):
     source_lambda: float = Field(default=0.1, description="Weight of the redundancy between sources.")
     max_sources: int | None = Field(default=None, description="Most sources that are combined; None for no limit.")
     docs_per_source: int | None = Field(default=None, description="Nodes that each source hands over at most.")
-    fusion: str = Field(default="off", description="What retrieval adds to the score: 'off', 'rrf' (ranks) or 'score'.")
-    fusion_weight: float = Field(default=1.0, description="Weight of retrieval beside the utility.")
+    fusion: str = Field(
+        default="auto",
+        description="What is added to the utility: 'auto' (for the default scorer and several sources, what the "
+        "encoder says), 'off', 'rrf' (ranks of retrieval) or 'score' (its scores).",
+    )
+    fusion_weight: float = Field(default=1.0, description="Weight of what is added beside the utility.")
     max_candidates: int | None = Field(
         default=None, description="Nodes that the model reads at first, and more as long as it pays; None reads all."
     )

@@ -72,8 +72,9 @@ class GradReranker(Inspection):
         max_sources: Most sources that are combined.
         docs_per_source: Documents that each source hands over at most.
         weights: Trust in each source, by name or in the order of the sources; None trusts all alike.
-        fusion: What retrieval adds to the score: ``"off"``, ``"rrf"`` or ``"score"``.
-        fusion_weight: Weight of retrieval beside the utility.
+        fusion: What is added to the utility: ``"auto"`` (for the default scorer and several sources, what the
+            encoder says), ``"off"``, ``"rrf"`` (ranks of retrieval) or ``"score"`` (its scores).
+        fusion_weight: Weight of what is added beside the utility.
         max_candidates: Candidates that the model reads at first, best by retrieval order, and more as
             long as it pays (:func:`gradrerank.scoring.score_as_far_as_it_pays`); None reads all.
         top_n: Most documents in the ranking; None ranks all.
@@ -135,7 +136,7 @@ class GradReranker(Inspection):
         max_sources: int | None = None,
         docs_per_source: int | None = None,
         weights: Weights | None = None,
-        fusion: str = "off",
+        fusion: str = "auto",
         fusion_weight: float = 1.0,
         max_candidates: int | None = None,
         top_n: int | None = None,

@@ -60,10 +60,12 @@ class Settings:
         docs_per_source: Documents that each source hands over at most, None for all.
         weights: Trust in each source, by name or in the order of the sources; see
             :mod:`gradrerank.sources.weights`. None trusts all alike.
-        fusion: What retrieval adds to the score: ``"off"``, ``"rrf"`` (by the ranks in each source) or ``"score"``
+        fusion: What is added to the score besides the utility: ``"auto"`` (with the default scorer, what the
+            sentence encoder says of the documents, where it embedded them for the choice among several
+            sources), ``"off"``, ``"rrf"`` (retrieval, by the ranks in each source) or ``"score"``
             (by their scores, those of a source that disagrees with the model fading; where no source gives
             any, nothing is added, with a warning); see :mod:`gradrerank.context.retrieval`.
-        fusion_weight: Weight of retrieval beside the utility, from 0; 1 counts both alike.
+        fusion_weight: Weight of what is added beside the utility, from 0; 1 counts both alike.
         max_candidates: Candidates that the model reads at first, best by fused retrieval order, and more
             as long as it pays; see :func:`gradrerank.scoring.score_as_far_as_it_pays`. None reads all.
         top_n: Most documents in the ranking, None for all.
@@ -115,7 +117,7 @@ class Settings:
     max_sources: int | None = None
     docs_per_source: int | None = None
     weights: Weights | None = None
-    fusion: str = "off"
+    fusion: str = "auto"
     fusion_weight: float = 1.0
     max_candidates: int | None = None
     top_n: int | None = None

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Numbers = NDArray[np.float64]
 
-FUSIONS = ("off", "rrf", "score")
+FUSIONS = ("auto", "off", "rrf", "score")
 # The constant of reciprocal rank fusion in its paper.
 _RRF = 60
 # Scores that a correlation is worth as much as no knowledge of it.
@@ -42,7 +42,7 @@ def retrieval_evidence(
     """What retrieval says of each candidate, about zero.
 
     Args:
-        kind: ``"off"``, ``"rrf"`` (ranks) or ``"score"`` (scores).
+        kind: ``"rrf"`` (ranks) or ``"score"`` (scores).
         candidates: n candidates with their provenance.
         utilities: What the model said of them.
         weights: Weights of the sources between 0 and 1, or None.
@@ -53,12 +53,7 @@ def retrieval_evidence(
     Raises:
         KeyError: When there is no fusion of that kind; settings are checked before.
     """
-    return {"off": _nothing, "rrf": _by_ranks, "score": _by_scores}[kind](candidates, utilities, weights)
-
-
-def _nothing(candidates: Sequence[Candidate], utilities: Sequence[float], weights: object) -> Numbers:
-    del utilities, weights
-    return np.zeros(len(candidates))
+    return {"rrf": _by_ranks, "score": _by_scores}[kind](candidates, utilities, weights)
 
 
 def _by_ranks(
@@ -66,8 +61,21 @@ def _by_ranks(
 ) -> Numbers:
     del utilities
     fused = np.array([sum(_weight(weights, p.source) / (_RRF + p.rank) for p in _first_of_each(c)) for c in candidates])
-    spread = fused.std()
-    return (fused - fused.mean()) / spread if spread > 1e-12 else np.zeros(len(candidates))
+    return standardised(fused)
+
+
+def standardised(values: Numbers) -> Numbers:
+    """Values about their mean, in units of their spread; zeros where there is none.
+
+    Args:
+        values: [n] finite numbers, at least one.
+
+    Example:
+        >>> standardised(np.array([1.0, 3.0])).tolist(), standardised(np.array([0.1, 0.1, 0.1])).tolist()
+        ([-1.0, 1.0], [0.0, 0.0, 0.0])
+    """
+    spread = values.std()
+    return (values - values.mean()) / spread if spread > 1e-12 else np.zeros(len(values))
 
 
 def _by_scores(

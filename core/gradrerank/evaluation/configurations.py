@@ -306,7 +306,8 @@ def _scores_are_final(use: Settings) -> bool:
         "source_choice",
     )
     usual = Settings()
-    return all(getattr(use, name) == getattr(usual, name) for name in between)
+    # A choice among sources lets the encoder speak too.
+    return not use.select_sources and all(getattr(use, name) == getattr(usual, name) for name in between)
 
 
 def _shown(use: Settings) -> str:

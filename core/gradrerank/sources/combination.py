@@ -17,7 +17,7 @@ same way with a larger one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,12 +54,14 @@ class ChosenSources:
         gains: By name, as in :class:`Combination`, for the chosen and the others.
         relevance: By name, cos(query, source); in order of name.
         similarity: cos(source, source), shape [n, n], in the order of ``relevance``.
+        cosines: cos(query, document) of every document, by its text as :func:`embedded_text` gives it.
     """
 
     names: tuple[str, ...]
     gains: Mapping[str, float]
     relevance: Mapping[str, float]
     similarity: NDArray[np.float64]
+    cosines: Mapping[str, float] = field(default_factory=dict)
 
 
 def choose_sources(
@@ -99,7 +101,7 @@ def choose_sources(
     """
     check_query(query)
     weight, limit = _check_options(source_lambda, max_sources)
-    texts = {name: [_embedded_text(d) for d in sources[name]] for name in sorted(sources) if len(sources[name])}
+    texts = {name: [embedded_text(d) for d in sources[name]] for name in sorted(sources) if len(sources[name])}
     if not texts:
         return ChosenSources((), {}, {}, np.zeros((0, 0)))
     distinct = list(dict.fromkeys([query, *(text for each in texts.values() for text in each)]))
@@ -114,6 +116,7 @@ def choose_sources(
         gains=dict(zip(names, combination.gains, strict=True)),
         relevance=dict(zip(names, relevance.tolist(), strict=True)),
         similarity=similarity,
+        cosines=dict(zip(distinct, (rows @ row_of[query]).tolist(), strict=True)),
     )
 
 
@@ -212,5 +215,14 @@ def _check_arrays(relevance: NDArray[np.float64], similarity: NDArray[np.float64
         raise InvalidArgumentError("relevance and similarity must be finite, got NaN or infinity")
 
 
-def _embedded_text(document: Document) -> str:
+def embedded_text(document: Document) -> str:
+    """What the encoder reads of a document.
+
+    Args:
+        document: The document.
+
+    Example:
+        >>> embedded_text(Document("Once a week.", title="Trams"))
+        'Trams\\nOnce a week.'
+    """
     return f"{document.title}\n{document.text}" if document.title else document.text
