@@ -216,13 +216,13 @@ def _check_arrays(relevance: NDArray[np.float64], similarity: NDArray[np.float64
 
 
 def embedded_text(document: Document) -> str:
-    """What the encoder reads of a document.
+    r"""What the encoder reads of a document.
 
     Args:
         document: The document.
 
     Example:
         >>> embedded_text(Document("Once a week.", title="Trams"))
-        'Trams\\nOnce a week.'
+        'Trams\nOnce a week.'
     """
     return f"{document.title}\n{document.text}" if document.title else document.text
