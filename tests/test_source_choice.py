@@ -244,7 +244,7 @@ def test_C16_min_score_is_a_probability_once_calibrated(method: str) -> None:
 def test_a_calibration_of_another_scorer_or_target_is_refused_before_the_model_is_asked() -> None:
     reranker = GradReranker(tiny())
     curve = reranker.calibrate_scores(*labelled())
-    with pytest.raises(InvalidArgumentError, match=r"calibration was fitted on scorer 'gates\+likelihood'"):
+    with pytest.raises(InvalidArgumentError, match=r"calibration was fitted on scorer 'gates\+likelihood\+links'"):
         reranker.rerank(QUERY, DOCUMENTS, calibration=curve, scorer="ablation")
     with pytest.raises(InvalidArgumentError, match="min_score must be a probability between 0 and 1"):
         GradReranker(tiny(), calibration=curve, min_score=-0.5)
