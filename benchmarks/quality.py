@@ -66,6 +66,7 @@ def main(argv: Sequence[str] | None = None, reranker: GradReranker | None = None
             k=options.k,
             answers=options.answers,
             answer_tokens=options.answer_tokens,
+            answer_order=options.answer_order,
             truths=_truths(made) if options.leave_one_out else None,
             drops=options.drops,
             progress=options.progress,
@@ -143,6 +144,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--out", type=Path, default=None, help="JSON file with everything")
     add("--resume", type=Path, default=None, help="file that remembers what is done")
     add("--cache-folder", type=Path, default=None, help="document caches of other processes")
+    add("--answer-order", default="score", choices=["score", "ascending", "edges"], help="how they stand in the prompt")
     add("--answers", type=int, nargs="?", const=5, default=None, help="answer from so many documents (5)")
     add("--answer-tokens", type=int, default=16)
     add("--leave-one-out", action="store_true", help="agreement with leave-one-out, on caches and on the prompt")

@@ -79,8 +79,8 @@ class GradRerankCompressor(BaseDocumentCompressor):
         per_source: For a source the most documents that are kept of it, or a pair of the least and the most. A
             name that no document bears is no error here, since its source may have found nothing; a
             ``MultiSourceRetriever`` knows its sources, and refuses another name.
-        order: How the kept documents are arranged: ``"score"``, ``"edges"`` (the best at both ends) or
-            ``"source"`` (grouped by source).
+        order: How the kept documents are arranged: ``"score"``, ``"ascending"`` (best last), ``"edges"`` (the
+            best at both ends) or ``"source"`` (grouped by source).
         compress: Whether ``page_content`` keeps only those sentences that help; the whole text is then in
             ``metadata["gradrerank"]["original"]``.
         scorer: A name in :data:`gradrerank.scorers.SCORERS`, several joined by ``+``, or an object with

@@ -110,7 +110,8 @@ class GradRerankPostprocessor(PromptMixin, BaseNodePostprocessor):
     )
     order: str = Field(
         default="score",
-        description="How the kept nodes are arranged: 'score', 'edges' (the best at both ends) or 'source' (grouped).",
+        description="How the kept nodes are arranged: 'score', 'ascending' (best last), 'edges' (the best at both "
+        "ends) or 'source' (grouped).",
     )
     compress: bool = Field(
         default=False,

@@ -95,7 +95,7 @@ BOUNDS = st.one_of(st.integers(0, 3), st.tuples(st.integers(0, 2), st.sampled_fr
     st.sampled_from([None, 1, 3]),
     st.sampled_from([None, 0, 5]),
     st.dictionaries(st.sampled_from(["a", "b"]), BOUNDS, max_size=2),
-    st.sampled_from(["score", "edges", "source"]),
+    st.sampled_from(["score", "ascending", "edges", "source"]),
     st.booleans(),
 )
 def test_no_bound_is_ever_broken_and_no_document_lost(
@@ -346,12 +346,17 @@ def test_limits_may_be_numpy_numbers_and_lists() -> None:
 def test_the_documents_stand_in_the_order_that_was_asked_for(reranker: GradReranker) -> None:
     ranks = {
         order: [d.rank for d in reranker.rerank("q", PLACES, scorer=ByNumber(), order=order)]
-        for order in ("score", "edges", "source")
+        for order in ("score", "ascending", "edges", "source")
     }
-    assert ranks == {"score": [1, 2, 3, 4, 5], "edges": [1, 3, 5, 4, 2], "source": [1, 3, 4, 2, 5]}
+    assert ranks == {
+        "score": [1, 2, 3, 4, 5],
+        "ascending": [5, 4, 3, 2, 1],
+        "edges": [1, 3, 5, 4, 2],
+        "source": [1, 3, 4, 2, 5],
+    }
 
 
-@given(st.sets(st.integers(0, 30)), st.sampled_from(["score", "edges", "source"]))
+@given(st.sets(st.integers(0, 30)), st.sampled_from(["score", "ascending", "edges", "source"]))
 def test_arranging_loses_nothing(places: set[int], order: str) -> None:
     homes = ["abc"[i % 3] for i in range(31)]
     arranged = arrange(places, order, homes)

@@ -87,7 +87,7 @@ class GradReranker(Inspection):
             object with ``name`` and ``choose``.
         mmr_lambda: Weight of the score in ``"mmr"``, between 0 and 1.
         per_source: For a source the most documents of it, or a pair of the least and the most.
-        order: How kept documents are arranged: ``"score"``, ``"edges"`` or ``"source"``.
+        order: How kept documents are arranged: ``"score"``, ``"ascending"``, ``"edges"`` or ``"source"``.
         compress: Whether to keep only those sentences of the kept documents that help. These seven are
             told in full in :class:`~gradrerank.settings.Settings`.
         device: Where a named model is placed; None is the CPU.

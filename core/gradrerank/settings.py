@@ -89,8 +89,9 @@ class Settings:
             (None: no limit). A document that several sources found counts for each of them. A floor is
             filled as far as other bounds allow, and a source with a floor is read whatever the choice of
             sources says. None for no limits.
-        order: How the kept documents are arranged: ``"score"``, ``"edges"`` (the best at both ends, the worst
-            in the middle) or ``"source"`` (grouped by source, the source of the best document first).
+        order: How the kept documents are arranged: ``"score"``, ``"ascending"`` (best last), ``"edges"`` (the
+            best at both ends, the worst in the middle) or ``"source"`` (grouped by source, the source of the
+            best document first).
         compress: Whether to keep only those sentences of the kept documents that help.
         max_document_tokens: Tokens of a document that are read at most, 8 or more; None reads all of it.
         draft_writer: The caller's own LLM for ``target="draft"``: a callable

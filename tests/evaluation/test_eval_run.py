@@ -155,6 +155,23 @@ def test_parts_of_a_sum_are_ranked_once(questions: list[Question], tmp_path: Pat
     assert report.rows["sum"].values["seconds"]["q0"] == 1.0
 
 
+def test_answers_are_read_from_the_best_documents_in_the_order_asked_for(
+    questions: list[Question], reranker: GradReranker
+) -> None:
+    question, best = questions[0], {"mine": lambda task: Ranked(dict(zip(task.ids, range(9, 0, -1), strict=False)))}
+    asked = {"score": question.task().ids[:2], "ascending": question.task().ids[1::-1]}
+    for order, other in (("score", "ascending"), ("ascending", "score")):
+        ledger = Ledger()
+        evaluate([question], best, reranker=reranker, resume=ledger, answers=2, answer_order=order, progress=False)
+        known = len(ledger)
+        Answerer(reranker, ledger).answer(question, asked[order])
+        assert len(ledger) == known
+        Answerer(reranker, ledger).answer(question, asked[other])
+        assert len(ledger) == known + 1
+    with pytest.raises(InvalidArgumentError, match="answer_order must be one of"):
+        evaluate([question], best, reranker=reranker, answers=2, answer_order="last")
+
+
 def test_plain_functions_rank_without_being_remembered(questions: list[Question], tmp_path: Path) -> None:
     counting = Counting()
     for _ in range(2):

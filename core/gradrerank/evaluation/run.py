@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gradrerank.context.ordering import arrange
 from gradrerank.errors import InvalidArgumentError
 from gradrerank.evaluation.answers import Answerer
 from gradrerank.evaluation.configurations import Configuration, Ranked, as_configuration, checked
@@ -14,7 +15,7 @@ from gradrerank.evaluation.ledger import Ledger, key_of
 from gradrerank.evaluation.measures import agreement, ranking_measures
 from gradrerank.evaluation.questions import Question, Task
 from gradrerank.evaluation.report import Report, Row
-from gradrerank.validation import check_count, check_optional_count
+from gradrerank.validation import check_choice, check_count, check_optional_count
 
 if TYPE_CHECKING:
     from gradrerank.reranker import GradReranker
@@ -37,6 +38,7 @@ def evaluate(
     k: int = 5,
     answers: int | None = None,
     answer_tokens: int = 16,
+    answer_order: str = "score",
     truths: Mapping[str, Configuration] | None = None,
     drops: Sequence[int] = (),
     progress: bool | None = None,
@@ -58,6 +60,8 @@ def evaluate(
         answers: Number of best documents that the generator answers from, with rows for all, the gold and
             no documents; None asks for no answers.
         answer_tokens: Most tokens of an answer.
+        answer_order: How the best documents stand in the prompt: ``"score"`` (best first), ``"ascending"`` (best
+            last) or ``"edges"``.
         truths: By name rankings that the others are compared with by Spearman correlation, such as
             leave-one-out; each gives a measure ``"rho NAME"``.
         drops: Depths at which to measure how far the log-probability of the answer falls without the best
@@ -82,8 +86,9 @@ def evaluate(
     ledger = resume if isinstance(resume, Ledger) else Ledger(resume)
     answerer = None if reranker is None else Answerer(reranker, ledger, check_count("answer_tokens", answer_tokens))
     k, answers = check_count("k", k), check_optional_count("answers", answers)
+    check_choice("answer_order", answer_order, ("score", "ascending", "edges"))
     bar = _bar(questions, data, progress)
-    runner = _Runner(ledger, k, answerer, answers, truths or {}, tuple(drops), bar.set_postfix_str)
+    runner = _Runner(ledger, k, answerer, answers, answer_order, truths or {}, tuple(drops), bar.set_postfix_str)
     rows = {name: Row() for name in [*found, *(FIXED if answers is not None else ())]}
     groups: dict[str, str] = {}
     for question in bar:
@@ -103,6 +108,7 @@ class _Runner:
     k: int
     answerer: Answerer | None
     answers: int | None
+    answer_order: str
     truths: Mapping[str, Configuration]
     drops: tuple[int, ...]
     tell: Callable[[str], object]
@@ -136,7 +142,8 @@ class _Runner:
         """What asking the generator adds."""
         measures: dict[str, float] = {}
         if self.answerer is not None and self.answers is not None:
-            measures |= self.answerer.quality(question, order[: self.answers])
+            places = arrange(range(min(self.answers, len(order))), self.answer_order, ())
+            measures |= self.answerer.quality(question, [order[place] for place in places])
         if self.answerer is not None and self.drops:
             measures |= self.answerer.drops(question, order, self.drops)
         return measures
