@@ -151,7 +151,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--drops", type=int, nargs="*", default=[], help="depths of the fall of the answer's log-probability")
     add("-k", type=int, default=5, help="depth of recall and all-gold")
     add("--target", default="query", choices=["query", "draft", "reference"])
-    add("--select-sources", action=argparse.BooleanOptionalAction, default=False)
+    add(
+        "--select-sources",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="choose among sources in other configurations than default, which always does as out of the box",
+    )
     add("--max-document-tokens", type=int, default=None)
     add("--prompt", default="default", help=f"{', '.join(WORDINGS)}, or PromptTexts as JSON or a JSON file")
     add("--model", default=None, help="name or folder; the embedded one when left out")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,19 @@ from tiny import tiny
 from gradrerank import GatesScorer, GradReranker
 from gradrerank.documents import Document
 from gradrerank.errors import InvalidArgumentError, ScoringError
-from gradrerank.evaluation import Configuration, Question, Ranked, Task, known_names, library, parse, split_specs
+from gradrerank.evaluation import (
+    Configuration,
+    Ledger,
+    Question,
+    Ranked,
+    Task,
+    known_names,
+    library,
+    parse,
+    split_specs,
+)
 from gradrerank.evaluation.configurations import add_up, as_configuration, checked, linked
+from gradrerank.evaluation.run import rank_question
 from gradrerank.sources.embedding import FunctionEncoder
 
 ENCODER = FunctionEncoder(letters)
@@ -163,11 +175,27 @@ def test_links_are_what_the_product_adds(reranker: GradReranker) -> None:
     task = Task("Where was the director of The Wave born?", LINKED, ("s",) * 3)
     found = made("default", reranker)
     assert [part.name for part in found.parts] == ["default"] and not found.parts[0].parts
+    assert not found.whole(task)
     ranked = found.rank(task)
     product = reranker.rerank(task.query, {"s": LINKED}, top_n=None, min_score=None)
     assert product.details["links"] == [[0, 2]]
     assert ranked.scores == pytest.approx({d.id: d.score for d in product}, abs=1e-6)
     assert ranked.order == [d.id for d in product]
+
+
+def test_with_several_sources_the_default_is_ranked_as_a_whole(reranker: GradReranker, tmp_path: Path) -> None:
+    question = Question("q", "Where was the director of The Wave born?", (), LINKED, ("s", "t", "s"))
+    product = reranker.rerank(
+        question.text, question.sources, top_n=None, min_score=None, select_sources=True, fusion="auto"
+    )
+    assert all("similarity" in d.scores for d in product)
+    ledger = Ledger(tmp_path / "lines.jsonl")
+    for spec, same in (("default", True), ("default:select_sources=false", False), ("gates", False)):
+        found = rank_question(question, made(spec, reranker), ledger)
+        assert (found.scores == pytest.approx({d.id: d.score for d in product}, abs=1e-6)) == same
+    lines = len((tmp_path / "lines.jsonl").read_text().splitlines())
+    rank_question(question, made("default", reranker), ledger)
+    assert len((tmp_path / "lines.jsonl").read_text().splitlines()) == lines == 3
 
 
 def test_nothing_is_taken_apart_that_comes_before_links(reranker: GradReranker) -> None:

@@ -18,6 +18,7 @@ from gradrerank.errors import InvalidArgumentError, ScoringError, TruncationWarn
 from gradrerank.evaluation.baselines import Baseline, order_of
 from gradrerank.evaluation.ledger import key_of
 from gradrerank.evaluation.questions import Task
+from gradrerank.scorers import DEFAULT_SCORER, as_scorer
 from gradrerank.scorers.linked import PASSED_ON, LinkedScorer, passed_on
 from gradrerank.scorers.mentions import mentions
 from gradrerank.settings import Settings
@@ -77,6 +78,7 @@ class Configuration:
         parts: Configurations whose rankings it is made from, each of which is computed once, however many
             are made from it; nothing for one that ranks by itself.
         join: From the task and the rankings of the parts to the ranking, where there are parts.
+        whole: Whether a task is ranked by ``rank`` although there are parts, since it is more than they make.
     """
 
     name: str
@@ -85,6 +87,7 @@ class Configuration:
     with_reference: bool = False
     parts: tuple[Configuration, ...] = ()
     join: Callable[[Task, Sequence[Ranked]], Ranked] | None = None
+    whole: Callable[[Task], bool] = lambda task: False
 
 
 def ranked(task: Task, scores: Sequence[float], **costs: Any) -> Ranked:
@@ -148,7 +151,7 @@ def library(
 
     Documents are read into the store first, in a time of their own, so that configurations that share
     them are compared alike whichever comes first. Links are added to the ranking without them, which may be
-    known already, where nothing else would come between.
+    known already, where nothing else would come between: no fusion, and no choice among several sources.
 
     Args:
         name: Its name.
@@ -159,9 +162,6 @@ def library(
         **settings: Fields of :class:`~gradrerank.settings.Settings` that differ from the reranker's own.
     """
     use = reranker.settings.override(scorer=scorer, top_n=None, min_score=None, **settings)
-    if isinstance(scorer, LinkedScorer) and _scores_are_final(use):
-        unlinked = library(name, reranker, scorer.scorer, retrieval=retrieval, **settings)
-        return linked(name, unlinked, signed=True, weight=scorer.weight)
     own = {key: value for key, value in use.as_dict().items() if key != "scorer"}
 
     def rank(task: Task) -> Ranked:
@@ -181,7 +181,21 @@ def library(
 
     retriever = retrieval[0] if retrieval else None
     identity = key_of("library", repr(scorer), _shown(use), retriever, repr(reranker.encoder), model_name(reranker))
-    return Configuration(name, rank, identity, with_reference=use.target == "reference")
+    direct = Configuration(name, rank, identity, with_reference=use.target == "reference")
+    if not isinstance(scorer, LinkedScorer) or not _scores_are_final(use):
+        return direct
+    unlinked = library(name, reranker, scorer.scorer, retrieval=retrieval, **{**settings, "select_sources": False})
+    added = linked(name, unlinked, signed=True, weight=scorer.weight)
+
+    def chosen(task: Task) -> bool:
+        return use.select_sources and len(set(task.names)) > 1
+
+    return replace(
+        added,
+        rank=lambda task: rank(task) if chosen(task) else added.rank(task),
+        identity=identity,
+        whole=chosen,
+    )
 
 
 def combination(name: str, parts: Sequence[tuple[float, Configuration]]) -> Configuration:
@@ -306,12 +320,13 @@ def _scores_are_final(use: Settings) -> bool:
         "source_choice",
     )
     usual = Settings()
-    # A choice among sources lets the encoder speak too.
-    return not use.select_sources and all(getattr(use, name) == getattr(usual, name) for name in between)
+    return all(getattr(use, name) == getattr(usual, name) for name in between)
 
 
 def _shown(use: Settings) -> str:
-    return repr({**use.as_dict(), "scorer": None})
+    # Beside any scorer but the default one nothing is added.
+    idle = use.fusion == "auto" and as_scorer(use.scorer).name != DEFAULT_SCORER
+    return repr({**use.as_dict(), "scorer": None, **({"fusion": "off"} if idle else {})})
 
 
 def as_configuration(name: str, given: Any) -> Configuration:

@@ -161,7 +161,7 @@ def rank_question(question: Question, configuration: Configuration, ledger: Ledg
         ScoringError: When the configuration returns something that is no ranking of the documents.
     """
     task = question.task(with_reference=configuration.with_reference)
-    if configuration.join is not None:
+    if configuration.join is not None and not configuration.whole(task):
         return configuration.join(task, [rank_question(question, part, ledger) for part in configuration.parts])
     key = None
     if configuration.identity is not None:

@@ -1,7 +1,7 @@
 """Configurations written as text: ``gates``, ``gates:z=0.3``, ``gates+0.5*minilm``, ``native-icr``.
 
 a,b,c                           several
-default                         the package's own default scorer; its options are fields of Settings
+default                         the package as out of the box, choosing among sources; options are fields of Settings
 gates+likelihood                scorers joined as the package joins them
 gates:pieces=sentence,best=2    options of the scorer, and fields of Settings such as target=draft
 gates:retrieval=rrf             documents ordered and scored by a baseline first
@@ -115,6 +115,8 @@ def _single(spec: str, reranker: Callable[[], GradReranker], encoder: Encoder | 
     if name in METHODS:
         _check_options(spec, options, list(inspect.signature(METHODS[name]).parameters)[1:])
         return native(spec, reranker(), name, settings=settings, **options)
+    if name == _DEFAULT:
+        settings.setdefault("select_sources", Settings().select_sources)
     retrieval = options.pop("retrieval", None)
     if retrieval is not None:
         check_choice(f"retrieval of {spec!r}", retrieval, list(functions))
