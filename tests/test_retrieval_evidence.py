@@ -141,7 +141,7 @@ def test_the_encoder_has_a_say_where_it_chose_among_sources() -> None:
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     cosines = rows[1:] @ rows[0]
     spread = np.std([d.score for d in alone.values()])
-    expected = dict(zip(alone, 0.5 * spread * (cosines - cosines.mean()) / cosines.std(), strict=True))
+    expected = dict(zip(alone, 0.5 * 0.75 * spread * (cosines - cosines.mean()) / cosines.std(), strict=True))
     assert {d.text: d.scores["similarity"] for d in fused} == pytest.approx(expected, abs=1e-5)
     assert {d.text: d.score for d in fused} == pytest.approx(
         {text: alone[text].score + expected[text] for text in alone}, abs=1e-5

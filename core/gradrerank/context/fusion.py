@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from gradrerank.call import Call
     from gradrerank.settings import Settings
 
+# What the encoder's opinion weighs beside the utility, with a fusion weight of 1; see benchmarks/RESULTS.md.
+_ENCODER = 0.75
+
 
 @dataclass(frozen=True, slots=True)
 class FinalScores:
@@ -42,8 +45,8 @@ def final_scores(call: Call, use: Settings, scorer: str) -> FinalScores:
 
         score = u + log(w) / T + fusion_weight * sd(u) * e
 
-    With ``fusion="auto"`` e is what the sentence encoder says of the documents, as z-scores, where it embedded
-    them for the choice among several sources and the scorer is the default one; else nothing.
+    With ``fusion="auto"`` e is three quarters of what the sentence encoder says of the documents, as z-scores,
+    where it embedded them for the choice among several sources and the scorer is the default one; else nothing.
 
     Args:
         call: The query with its candidates and their utilities in nats of the target's mean loss.
@@ -69,7 +72,7 @@ def final_scores(call: Call, use: Settings, scorer: str) -> FinalScores:
         added["retrieval"] = (unit * retrieval_evidence(use.fusion, candidates, utilities, call.weights)).tolist()
     elif use.fusion == "auto" and call.chosen is not None and scorer == DEFAULT_SCORER:
         cosines = [call.chosen.cosines[embedded_text(candidate.document)] for candidate in candidates]
-        added["similarity"] = (unit * standardised(np.array(cosines))).tolist()
+        added["similarity"] = (unit * _ENCODER * standardised(np.array(cosines))).tolist()
     for name, values in added.items():
         for stage, value in zip(stages, values, strict=True):
             stage[name] = value
