@@ -142,7 +142,7 @@ def test_the_encoder_has_a_say_where_it_chose_among_sources() -> None:
     cosines = rows[1:] @ rows[0]
     spread = np.std([d.score for d in alone.values()])
     expected = dict(zip(alone, 0.5 * 0.75 * spread * (cosines - cosines.mean()) / cosines.std(), strict=True))
-    assert {d.text: d.scores["similarity"] for d in fused} == pytest.approx(expected, abs=1e-5)
+    assert {d.text: d.scores["encoder"] for d in fused} == pytest.approx(expected, abs=1e-5)
     assert {d.text: d.score for d in fused} == pytest.approx(
         {text: alone[text].score + expected[text] for text in alone}, abs=1e-5
     )
@@ -152,7 +152,7 @@ def test_the_encoder_has_a_say_where_it_chose_among_sources() -> None:
         reranker.rerank(QUERY, sources, source_choice="gradient"),
         reranker.rerank(QUERY, sources, scorer="gates"),
     ):
-        assert all("similarity" not in d.scores for d in other)
+        assert all("encoder" not in d.scores for d in other)
 
 
 @pytest.mark.parametrize("given", [{"fusion": "sum"}, {"fusion_weight": -1.0}, {"fusion_weight": float("nan")}])

@@ -196,7 +196,8 @@ def how_to_read(result: RerankResult) -> str:
         return HOW_TO_READ
     unit = unit_of(result)
     told = f"nats of the loss of the {result.target}" if unit == "nats" else unit
-    return f"{HOW_TO_READ}\n(Scorer {one_line(result.scorer)}; in {told}.)"
+    others = [f" with {name}" for name in ("encoder", "retrieval") if any(name in d.scores for d in result)]
+    return f"{HOW_TO_READ}\n(Scorer {one_line(result.scorer)}{''.join(others)}; in {told}.)"
 
 
 def unit_of(result: RerankResult) -> str:

@@ -188,7 +188,7 @@ def test_with_several_sources_the_default_is_ranked_as_a_whole(reranker: GradRer
     product = reranker.rerank(
         question.text, question.sources, top_n=None, min_score=None, select_sources=True, fusion="auto"
     )
-    assert all("similarity" in d.scores for d in product)
+    assert all("encoder" in d.scores for d in product)
     ledger = Ledger(tmp_path / "lines.jsonl")
     for spec, same in (("default", True), ("default:select_sources=false", False), ("gates", False)):
         found = rank_question(question, made(spec, reranker), ledger)

@@ -72,7 +72,7 @@ def final_scores(call: Call, use: Settings, scorer: str) -> FinalScores:
         added["retrieval"] = (unit * retrieval_evidence(use.fusion, candidates, utilities, call.weights)).tolist()
     elif use.fusion == "auto" and call.chosen is not None and scorer == DEFAULT_SCORER:
         cosines = [call.chosen.cosines[embedded_text(candidate.document)] for candidate in candidates]
-        added["similarity"] = (unit * _ENCODER * standardised(np.array(cosines))).tolist()
+        added["encoder"] = (unit * _ENCODER * standardised(np.array(cosines))).tolist()
     for name, values in added.items():
         for stage, value in zip(stages, values, strict=True):
             stage[name] = value
