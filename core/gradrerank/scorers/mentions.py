@@ -19,7 +19,7 @@ _APART = (
 _MARKS = "\u0300-\u036f\u0591-\u05bd\u064b-\u065f\u0900-\u0963\u0966-\u0dff"
 _WORD = re.compile(rf"[{_APART}]|(?:(?![{_APART}])[\w{_MARKS}])+")
 # "The Wave (1981 film)" is called "The Wave" in a text.
-_ASIDE = re.compile(r"\s*\([^()]*\)\s*$")
+_ASIDE = re.compile(r"\([^()]*\)$")
 # A shorter title of one word is an abbreviation or a number as often as a name.
 _LEAST_LETTERS = 3
 # A longer title is a sentence, which no text calls anything by.
@@ -66,7 +66,8 @@ def mentions(titles: Sequence[str | None], texts: Sequence[str]) -> list[list[in
 
 def _name(title: str | None) -> Words:
     """The words that stand for a title in a text; none where it names nothing."""
-    words = _words(_ASIDE.sub("", title or "")) or _words(title or "")
+    title = (title or "").strip()
+    words = _words(_ASIDE.sub("", title)) or _words(title)
     if len(words) > _MOST_WORDS or not any(letter.isalpha() for word in words for letter in word):
         return []
     if len(words) == 1:
