@@ -107,7 +107,7 @@ def main() -> None:
     parser.add_argument("data", type=Path, help="JSON Lines of questions with gold documents")
     parser.add_argument("--questions", type=int, default=10)
     parser.add_argument("--model", help="another model than the embedded one")
-    names = list(dict.fromkeys([DEFAULT_SCORER, *SCORERS]))
+    names = list(dict.fromkeys([DEFAULT_SCORER, "gates+likelihood", *SCORERS]))
     parser.add_argument("--scorers", nargs="+", default=names, metavar="NAME", help=", ".join(names))
     given = parser.parse_args()
     questions = [
