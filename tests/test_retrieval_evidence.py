@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -125,34 +124,6 @@ def test_fusion_in_the_pipeline() -> None:
     assert [d.id for d in only] == [d.id for d in documents]
     same = reranker.rerank(QUERY, documents, fusion="score", fusion_weight=0.0)
     assert {d.id: d.score for d in same} == pytest.approx(off, abs=1e-6)
-
-
-def letters(texts: Sequence[str]) -> list[list[float]]:
-    """Vectors that know nothing but how often letters occur."""
-    return [[text.lower().count(letter) + 0.1 for letter in "aeiou"] for text in texts]
-
-
-def test_the_encoder_has_a_say_where_it_chose_among_sources() -> None:
-    reranker = GradReranker(tiny(), encoder=letters, max_sources=2)
-    sources = {"a": DOCUMENTS[:2], "b": DOCUMENTS[2:]}
-    alone = {d.text: d for d in reranker.rerank(QUERY, sources, fusion="off")}
-    fused = reranker.rerank(QUERY, sources, fusion_weight=0.5)
-    rows = np.array(letters([QUERY, *alone]))
-    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    cosines = rows[1:] @ rows[0]
-    spread = np.std([d.score for d in alone.values()])
-    expected = dict(zip(alone, 0.5 * 0.75 * spread * (cosines - cosines.mean()) / cosines.std(), strict=True))
-    assert {d.text: d.scores["encoder"] for d in fused} == pytest.approx(expected, abs=1e-5)
-    assert {d.text: d.score for d in fused} == pytest.approx(
-        {text: alone[text].score + expected[text] for text in alone}, abs=1e-5
-    )
-    for other in (
-        reranker.rerank(QUERY, DOCUMENTS),
-        reranker.rerank(QUERY, sources, select_sources=False),
-        reranker.rerank(QUERY, sources, source_choice="gradient"),
-        reranker.rerank(QUERY, sources, scorer="gates"),
-    ):
-        assert all("encoder" not in d.scores for d in other)
 
 
 @pytest.mark.parametrize("given", [{"fusion": "sum"}, {"fusion_weight": -1.0}, {"fusion_weight": float("nan")}])

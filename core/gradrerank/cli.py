@@ -114,7 +114,7 @@ def rank(
             metavar="NAME=MOST", help="Most documents of a source, or LEAST:MOST, or LEAST:; repeat it for each source."
         ),
     ] = None,
-    order: Annotated[str, typer.Option(help="How they are arranged: score, edges or source.")] = "score",
+    order: Annotated[str, typer.Option(help="How they are arranged: score, ascending, edges or source.")] = "score",
     compress: Annotated[bool, typer.Option("--compress", help="Keep only the sentences that help.")] = False,
     all_sources: Annotated[bool, typer.Option("--all-sources", help="Keep all sources, choose none.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole result as JSON.")] = False,

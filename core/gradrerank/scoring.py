@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from gradrerank.context.selection import rank_and_cut
 from gradrerank.documents import DroppedDocument
 from gradrerank.scorers.base import BatchScorer, Scorer, Scores, ScoringJob
-from gradrerank.scorers.checking import checked_scores
+from gradrerank.scorers.checking import checked_batch
+from gradrerank.sources.pool import same_text
 
 if TYPE_CHECKING:
     from gradrerank.call import Call
@@ -99,7 +100,16 @@ def _job(call: Call, n: int, use: Settings, generator: Generator, encoder: Any) 
         top_n=use.top_n,
         tokens=call.tokens,
         encoder=encoder,
+        cosines=_cosines(call, n) if use.fusion == "auto" else None,
+        cosine_weight=use.fusion_weight,
     )
+
+
+def _cosines(call: Call, n: int) -> list[float] | None:
+    """Those of the first n candidates, where the choice among sources embedded them."""
+    if call.chosen is None:
+        return None
+    return [call.chosen.cosines[same_text(candidate.document)] for candidate in call.pool.candidates[:n]]
 
 
 def scores_of(scorer: Scorer, jobs: Sequence[ScoringJob]) -> list[Scores]:
@@ -112,7 +122,7 @@ def scores_of(scorer: Scorer, jobs: Sequence[ScoringJob]) -> list[Scores]:
             found = scorer.score_batch(jobs)
         else:
             found = [scorer.score(job) for job in jobs]
-    return [checked_scores(scores, n, scorer.name) for scores in found]
+    return checked_batch(found, jobs, scorer.name)
 
 
 def _same_documents(calls: Iterable[Call]) -> list[list[Call]]:

@@ -26,6 +26,7 @@ import numpy as np
 from gradrerank.context.fusion import final_scores
 from gradrerank.documents import DroppedDocument
 from gradrerank.scorers.base import Scores
+from gradrerank.scorers.linked import LINKS
 from gradrerank.sources.combination import ChosenSources, choose_sources, combine_greedily
 from gradrerank.sources.contribution import Contribution, contributions, source_agreement
 from gradrerank.sources.pool import restrict
@@ -161,4 +162,8 @@ def _keep(call: Call, use: Settings, scorer: str) -> None:
     call.by_token = None  # what helps beside fewer documents is another question
     spans = [call.scores.spans[i] for i in kept] if call.scores.spans else ()
     stages = [call.scores.stages[i] for i in kept] if call.scores.stages else ()
-    call.scores = Scores([call.scores.utilities[i] for i in kept], spans, call.scores.details, stages)
+    details = dict(call.scores.details)
+    if scorer.endswith(f"+{LINKS}"):
+        place = {old: new for new, old in enumerate(kept)}
+        details[LINKS] = [[place[i], place[j]] for i, j in details[LINKS] if i in place and j in place]
+    call.scores = Scores([call.scores.utilities[i] for i in kept], spans, details, stages)

@@ -8,19 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gradrerank.context.retrieval import retrieval_evidence, standardised
-from gradrerank.scorers import DEFAULT_SCORER
+from gradrerank.context.retrieval import retrieval_evidence
 from gradrerank.scorers.checking import finite_score, settle_near_ties
-from gradrerank.sources.combination import embedded_text
 from gradrerank.sources.weights import log_prior
 
 if TYPE_CHECKING:
     from gradrerank.calibration import ScoreCalibration
     from gradrerank.call import Call
     from gradrerank.settings import Settings
-
-# What the encoder's opinion weighs beside the utility, with a fusion weight of 1; see benchmarks/RESULTS.md.
-_ENCODER = 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +40,6 @@ def final_scores(call: Call, use: Settings, scorer: str) -> FinalScores:
 
         score = u + log(w) / T + fusion_weight * sd(u) * e
 
-    With ``fusion="auto"`` e is three quarters of what the sentence encoder says of the documents, as z-scores,
-    where it embedded them for the choice among several sources and the scorer is the default one; else nothing.
-
     Args:
         call: The query with its candidates and their utilities in nats of the target's mean loss.
         use: The settings.
@@ -67,12 +59,9 @@ def final_scores(call: Call, use: Settings, scorer: str) -> FinalScores:
     if call.weights is not None:
         n_target = len(call.goal.continuation.target)
         added["prior"] = [log_prior(candidate.sources, call.weights) / n_target for candidate in candidates]
-    unit = use.fusion_weight * float(np.std(utilities))
     if use.fusion in ("rrf", "score"):
-        added["retrieval"] = (unit * retrieval_evidence(use.fusion, candidates, utilities, call.weights)).tolist()
-    elif use.fusion == "auto" and call.chosen is not None and scorer == DEFAULT_SCORER:
-        cosines = [call.chosen.cosines[embedded_text(candidate.document)] for candidate in candidates]
-        added["encoder"] = (unit * _ENCODER * standardised(np.array(cosines))).tolist()
+        evidence = retrieval_evidence(use.fusion, candidates, utilities, call.weights)
+        added["retrieval"] = (use.fusion_weight * float(np.std(utilities)) * evidence).tolist()
     for name, values in added.items():
         for stage, value in zip(stages, values, strict=True):
             stage[name] = value

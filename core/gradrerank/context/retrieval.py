@@ -61,21 +61,8 @@ def _by_ranks(
 ) -> Numbers:
     del utilities
     fused = np.array([sum(_weight(weights, p.source) / (_RRF + p.rank) for p in _first_of_each(c)) for c in candidates])
-    return standardised(fused)
-
-
-def standardised(values: Numbers) -> Numbers:
-    """Values about their mean, in units of their spread; zeros where there is none.
-
-    Args:
-        values: [n] finite numbers, at least one.
-
-    Example:
-        >>> standardised(np.array([1.0, 3.0])).tolist(), standardised(np.array([0.1, 0.1, 0.1])).tolist()
-        ([-1.0, 1.0], [0.0, 0.0, 0.0])
-    """
-    spread = values.std()
-    return (values - values.mean()) / spread if spread > 1e-12 else np.zeros(len(values))
+    spread = fused.std()
+    return (fused - fused.mean()) / spread if spread > 1e-12 else np.zeros(len(candidates))
 
 
 def _by_scores(

@@ -18,7 +18,7 @@ from gradrerank.errors import InvalidArgumentError, ScoringError, TruncationWarn
 from gradrerank.evaluation.baselines import Baseline, order_of
 from gradrerank.evaluation.ledger import key_of
 from gradrerank.evaluation.questions import Task
-from gradrerank.scorers import DEFAULT_SCORER, as_scorer
+from gradrerank.scorers import DEFAULT_SCORER, EncodedScorer, as_scorer
 from gradrerank.scorers.linked import PASSED_ON, LinkedScorer, passed_on
 from gradrerank.scorers.mentions import mentions
 from gradrerank.settings import Settings
@@ -184,7 +184,8 @@ def library(
     direct = Configuration(name, rank, identity, with_reference=use.target == "reference")
     if not isinstance(scorer, LinkedScorer) or not _scores_are_final(use):
         return direct
-    unlinked = library(name, reranker, scorer.scorer, retrieval=retrieval, **{**settings, "select_sources": False})
+    inner = scorer.scorer.scorer if isinstance(scorer.scorer, EncodedScorer) else scorer.scorer
+    unlinked = library(name, reranker, inner, retrieval=retrieval, **{**settings, "select_sources": False})
     added = linked(name, unlinked, signed=True, weight=scorer.weight)
 
     def chosen(task: Task) -> bool:

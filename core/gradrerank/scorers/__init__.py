@@ -10,6 +10,7 @@ from gradrerank.scorers.ablation import AblationScorer
 from gradrerank.scorers.attention import AttentionScorer
 from gradrerank.scorers.base import BatchScorer, Scorer, Scores, ScoringJob
 from gradrerank.scorers.combined import CombinedScorer
+from gradrerank.scorers.encoded import EncodedScorer
 from gradrerank.scorers.gates import GatesScorer
 from gradrerank.scorers.iterated import IteratedGatesScorer
 from gradrerank.scorers.likelihood import LikelihoodScorer
@@ -41,6 +42,7 @@ __all__ = [
     "AttentionScorer",
     "BatchScorer",
     "CombinedScorer",
+    "EncodedScorer",
     "GatesScorer",
     "IteratedGatesScorer",
     "LikelihoodScorer",
@@ -96,7 +98,9 @@ def _named(text: str) -> Scorer:
     if names == [LINKS]:
         raise InvalidArgumentError("scorer 'links' passes on what another one finds: join it, as in 'gates+links'")
     if LINKS in names:
-        return LinkedScorer(_named("+".join(name for name in names if name != LINKS)))
+        others = _named("+".join(name for name in names if name != LINKS))
+        # The default alone lets the encoder speak: whoever names another scorer gets that and nothing else.
+        return LinkedScorer(EncodedScorer(others) if f"{others.name}+{LINKS}" == DEFAULT_SCORER else others)
     if len(names) == 1:
         return SCORERS[text]()
     joined = [_JOINED.get(name, SCORERS[name])() for name in names]

@@ -27,6 +27,9 @@ class ScoringJob:
         top_n: How many documents the caller will keep, or None.
         tokens: To be increased by the tokens that the scorer sends through the model, by stage.
         encoder: The reranker's sentence encoder, or None where there is none.
+        cosines: For each document that of its embedding with the query's, where they were embedded for the choice
+            among several sources; else None.
+        cosine_weight: What the caller makes them weigh, 1 as usual.
         held: Caches of the documents once :meth:`caches` has read them.
     """
 
@@ -37,6 +40,8 @@ class ScoringJob:
     top_n: int | None = None
     tokens: Counter[str] = field(default_factory=Counter)
     encoder: Any = None
+    cosines: Sequence[float] | None = None
+    cosine_weight: float = 1.0
     held: list[DocumentCache] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def caches(self) -> Sequence[DocumentCache]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gradrerank.errors import ScoringError
-from gradrerank.scorers.base import Scores
+from gradrerank.scorers.base import Scores, ScoringJob
 
 if TYPE_CHECKING:
     import numpy as np
@@ -48,6 +48,24 @@ def checked_scores(scores: Any, n: int, name: str) -> Scores:
         for span in spans:
             finite_score(span.score, f"the score that scorer {name!r} gave a piece of document {index}")
     return replace(scores, utilities=utilities)
+
+
+def checked_batch(found: Any, jobs: Sequence[ScoringJob], name: str) -> list[Scores]:
+    """What a scorer gave for several jobs, each checked.
+
+    Args:
+        found: What it returned.
+        jobs: The jobs.
+        name: Its name, for messages.
+
+    Raises:
+        ScoringError: When there are more or fewer scores than jobs, or one is unusable.
+    """
+    given = list(found) if isinstance(found, (list, tuple)) else found
+    if not isinstance(given, list) or len(given) != len(jobs):
+        what = f"{len(given)} of them" if isinstance(given, list) else type(found).__name__
+        raise ScoringError(f"scorer {name!r} must return one Scores for each of {len(jobs)} jobs, got {what}")
+    return [checked_scores(scores, len(job.documents), name) for scores, job in zip(given, jobs, strict=True)]
 
 
 def settle_near_ties(utilities: Sequence[float]) -> list[float]:

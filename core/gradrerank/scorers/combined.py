@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from gradrerank.errors import InvalidArgumentError
 from gradrerank.scorers.base import BatchScorer, Scorer, Scores, ScoringJob
-from gradrerank.scorers.checking import checked_scores
+from gradrerank.scorers.checking import checked_batch
 from gradrerank.validation import check_number
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class CombinedScorer:
 def _scores(scorer: Scorer, jobs: Sequence[ScoringJob]) -> list[Scores]:
     """What a scorer says of every job, checked, so that a wrong length is laid at its door."""
     found = scorer.score_batch(jobs) if isinstance(scorer, BatchScorer) else [scorer.score(job) for job in jobs]
-    return [checked_scores(scores, len(jobs[0].documents), scorer.name) for scores in found]
+    return checked_batch(found, jobs, scorer.name)
 
 
 def _in_units_of(first: NDArray[np.float64], utilities: NDArray[np.float64]) -> NDArray[np.float64]:

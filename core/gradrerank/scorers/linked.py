@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from gradrerank.errors import InvalidArgumentError
 from gradrerank.scorers.base import BatchScorer, Scorer, Scores, ScoringJob
-from gradrerank.scorers.checking import checked_scores
+from gradrerank.scorers.checking import checked_batch
 from gradrerank.scorers.mentions import mentions
 from gradrerank.validation import check_number
 
@@ -41,7 +41,7 @@ class LinkedScorer:
             (benchmarks/RESULTS.md).
 
     Raises:
-        InvalidArgumentError: When scorer is none, or weight is negative.
+        InvalidArgumentError: When scorer is none or has links already, or weight is negative.
 
     Example:
         >>> from gradrerank.scorers import GatesScorer
@@ -56,6 +56,8 @@ class LinkedScorer:
         """Check scorer and weight."""
         if isinstance(self.scorer, type) or not isinstance(self.scorer, Scorer):
             raise InvalidArgumentError(f"scorer must be an object with name and score, got {self.scorer!r}")
+        if isinstance(self.scorer, LinkedScorer):
+            raise InvalidArgumentError(f"scorer must be one without links, got {self.scorer.name!r}")
         check_number("weight", self.weight, minimum=0.0)
 
     @property
@@ -79,7 +81,7 @@ class LinkedScorer:
         documents = jobs[0].documents
         # What the model does not read of a text names nothing.
         named = mentions([d.called or d.title for d in documents], [d.text[: d.kept[1]] for d in documents])
-        return [self._linked(checked_scores(scores, len(documents), one.name), named) for scores in found]
+        return [self._linked(scores, named) for scores in checked_batch(found, jobs, one.name)]
 
     def _linked(self, scores: Scores, named: Sequence[Sequence[int]]) -> Scores:
         added = passed_on(scores.utilities, named, self.weight)

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from gradrerank.documents import Document
 from gradrerank.errors import InvalidArgumentError
 from gradrerank.sources.embedding import Encoder, embed, normalised
+from gradrerank.sources.pool import same_text
 from gradrerank.validation import check_number, check_optional_count, check_query
 
 # Cosines are sums of hundreds of products: gains closer than this are equal, and rounding does not decide.
@@ -54,14 +55,14 @@ class ChosenSources:
         gains: By name, as in :class:`Combination`, for the chosen and the others.
         relevance: By name, cos(query, source); in order of name.
         similarity: cos(source, source), shape [n, n], in the order of ``relevance``.
-        cosines: cos(query, document) of every document, by its text as :func:`embedded_text` gives it.
+        cosines: cos(query, document) of every document, by :func:`~gradrerank.sources.pool.same_text`.
     """
 
     names: tuple[str, ...]
     gains: Mapping[str, float]
     relevance: Mapping[str, float]
     similarity: NDArray[np.float64]
-    cosines: Mapping[str, float] = field(default_factory=dict)
+    cosines: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
 
 def choose_sources(
@@ -101,7 +102,7 @@ def choose_sources(
     """
     check_query(query)
     weight, limit = _check_options(source_lambda, max_sources)
-    texts = {name: [embedded_text(d) for d in sources[name]] for name in sorted(sources) if len(sources[name])}
+    texts = {name: [_embedded_text(d) for d in sources[name]] for name in sorted(sources) if len(sources[name])}
     if not texts:
         return ChosenSources((), {}, {}, np.zeros((0, 0)))
     distinct = list(dict.fromkeys([query, *(text for each in texts.values() for text in each)]))
@@ -116,7 +117,9 @@ def choose_sources(
         gains=dict(zip(names, combination.gains, strict=True)),
         relevance=dict(zip(names, relevance.tolist(), strict=True)),
         similarity=similarity,
-        cosines=dict(zip(distinct, (rows @ row_of[query]).tolist(), strict=True)),
+        cosines={
+            same_text(d): float(row_of[_embedded_text(d)] @ row_of[query]) for name in names for d in sources[name]
+        },
     )
 
 
@@ -215,14 +218,5 @@ def _check_arrays(relevance: NDArray[np.float64], similarity: NDArray[np.float64
         raise InvalidArgumentError("relevance and similarity must be finite, got NaN or infinity")
 
 
-def embedded_text(document: Document) -> str:
-    r"""What the encoder reads of a document.
-
-    Args:
-        document: The document.
-
-    Example:
-        >>> embedded_text(Document("Once a week.", title="Trams"))
-        'Trams\nOnce a week.'
-    """
+def _embedded_text(document: Document) -> str:
     return f"{document.title}\n{document.text}" if document.title else document.text

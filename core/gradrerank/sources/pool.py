@@ -228,7 +228,7 @@ def build_pool(
     same: dict[tuple[str, str], list[_Found]] = {}
     for occurrence in found:
         if not occurrence.blank:
-            same.setdefault(_identity(occurrence.document), []).append(occurrence)
+            same.setdefault(same_text(occurrence.document), []).append(occurrence)
     groups = [sorted(group, key=_Found.candidate_order) for group in same.values()]
 
     candidates = [_candidate(group) for group in groups if not all(f.beyond for f in group)]
@@ -308,7 +308,16 @@ def _occurrences(sources: Mapping[str, Sequence[Document]], limit: int | None) -
             yield _Found(document, occurrence, blank, beyond=limit is not None and n_readable > limit)
 
 
-def _identity(document: Document) -> tuple[str, str]:
+def same_text(document: Document) -> tuple[str, str]:
+    """What two documents have in common when they are the same: text, but for space around it, and title.
+
+    Args:
+        document: The document.
+
+    Example:
+        >>> same_text(Document(" The tram. ")) == same_text(Document("The tram.", title=""))
+        True
+    """
     return document.text.strip(), document.title or ""
 
 
