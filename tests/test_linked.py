@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from tiny import DOCUMENTS, QUERY, tiny
 
 from gradrerank import Document, GradReranker, LinkedScorer
-from gradrerank.errors import InvalidArgumentError, ScoringError
+from gradrerank.errors import InvalidArgumentError, ScoringError, TruncationWarning
 from gradrerank.lm.generator import Generator
 from gradrerank.scorers import GatesScorer, Scores, ScoringJob, as_scorer
 from gradrerank.scorers.linked import passed_on
@@ -48,6 +50,8 @@ def named_by(text: str, *titles: str | None) -> list[int]:
         ("anything", "", False),
         ("anything", " \n", False),
         ("anything", None, False),
+        ("Ada Mo\u00adss, Leeds", "Ada\u200b Moss", True),
+        ("我看红房子", "红房子（电影）", True),
         ("Jean-Luc Godard, Paris", "Jean Luc Godard", True),
         ("Łódź Fabryczna station", "łódź fabryczna", True),
         ("Cafe\u0301 Central opened", "Caf\u00e9 Central", True),
@@ -143,6 +147,19 @@ def test_a_document_that_hurts_passes_nothing_on(reranker: GradReranker) -> None
     scorer = LinkedScorer(Fixed(film=-0.4, Moss=0.1, Mossman=0.2))
     result = reranker.rerank("Who?", PAGES, scorer=scorer)
     assert [d.score for d in result] == pytest.approx([0.2, 0.1, -0.4])
+
+
+def test_what_is_not_read_names_nothing(reranker: GradReranker) -> None:
+    pages = [Document("Annabelle goes by Ada Moss", title="x"), Document("a", title="Anna"), DIRECTOR]
+    rows = {n: reranker.generator.layout.documents([("x", pages[0].text)], max_tokens=n)[0] for n in range(8, 40)}
+    cut = {n: row.text[: row.kept[1]] for n, row in rows.items()}
+    inside = next(n for n, text in cut.items() if text.endswith("Anna"))
+    before = next(n for n, text in cut.items() if text.endswith("by Ada"))
+    for limit, links in ((inside, []), (before, []), (None, [[0, 2]])):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TruncationWarning)
+            found = reranker.rerank("Who?", pages, scorer="gates+links", max_document_tokens=limit)
+        assert found.details["links"] == links
 
 
 def test_without_titles_nothing_changes(reranker: GradReranker) -> None:

@@ -386,7 +386,7 @@ class GradReranker(Inspection):
         documents = self.generator.layout.documents(
             [(c.title, c.text) for c in candidates], max_tokens=use.max_document_tokens
         )
-        documents = [replace(d, called=c.called) for c, d in zip(candidates, documents, strict=True)]
+        documents = [replace(d, called=c.called, own=c.own) for c, d in zip(candidates, documents, strict=True)]
         cut = [c.name for c, d in zip(candidates, documents, strict=True) if d.truncated]
         if cut:
             more = f" and {len(cut) - 10} more" if len(cut) > 10 else ""

@@ -126,7 +126,7 @@ def scores_of(scorer: Scorer, jobs: Sequence[ScoringJob]) -> list[Scores]:
 
 
 def _same_documents(calls: Iterable[Call]) -> list[list[Call]]:
-    groups: dict[tuple[tuple[tuple[int, ...], str | None], ...], list[Call]] = {}
+    groups: dict[tuple[Any, ...], list[Call]] = {}
     for call in calls:
-        groups.setdefault(tuple((d.ids, d.called) for d in call.documents), []).append(call)
+        groups.setdefault(tuple((d.ids, d.called, d.own) for d in call.documents), []).append(call)
     return list(groups.values())

@@ -258,6 +258,20 @@ async def test_nodes_are_named_by_their_title_shown_or_not(reranker: GradReranke
     assert found["moss"].gradrerank["stages"]["links"] == pytest.approx(0.75 * max(first["gates"], 0))
 
 
+def test_metadata_name_nothing(reranker: GradReranker) -> None:
+    nodes = [
+        NodeWithScore(node=TextNode(text="A film.", metadata={"title": "Films of Ada Moss", "folder": "/Ada Moss/a"})),
+        NodeWithScore(node=TextNode(text="Born in Leeds.", id_="moss", metadata={"title": "Ada Moss"})),
+        NodeWithScore(node=TextNode(text="About a word.", metadata={"title": "folder"})),
+    ]
+    for mode in MODES:
+        postprocessor = GradRerankPostprocessor(
+            reranker=reranker, scorer=LinkedScorer(LengthScorer()), metadata_mode=mode
+        )
+        found = postprocessor.postprocess_nodes(nodes, query_str="Who?")
+        assert [n.gradrerank["stages"]["links"] for n in found] == [0, 0, 0]
+
+
 async def test_C08_equal_texts_are_one_node_whatever_their_metadata(reranker: GradReranker) -> None:
     nodes = [
         NodeWithScore(node=TextNode(text="Trams run hourly.", id_="w1", metadata={"file": "a"}), score=0.7),

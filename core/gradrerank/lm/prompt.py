@@ -58,6 +58,7 @@ class DocumentTokens:
         truncated: Whether part of the text or the title is not read.
         kept: Characters ``(start, end)`` of the text that are read.
         called: What other documents call it, where that may be something else than the title; else None.
+        own: Characters ``(start, end)`` of the text that its author wrote, where a framework set more around them.
     """
 
     text: str
@@ -68,6 +69,7 @@ class DocumentTokens:
     truncated: bool
     kept: tuple[int, int]
     called: str | None = None
+    own: tuple[int, int] | None = None
 
     def __len__(self) -> int:
         """Number of tokens."""

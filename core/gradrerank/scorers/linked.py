@@ -14,14 +14,19 @@ another. No document loses.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from gradrerank.errors import InvalidArgumentError
 from gradrerank.scorers.base import BatchScorer, Scorer, Scores, ScoringJob
 from gradrerank.scorers.checking import checked_batch
 from gradrerank.scorers.mentions import mentions
 from gradrerank.validation import check_number
+
+if TYPE_CHECKING:
+    from gradrerank.lm.prompt import DocumentTokens
 
 LINKS = "links"
 """What links are called in the name of a scorer and in the stages of a score."""
@@ -79,8 +84,7 @@ class LinkedScorer:
         one = self.scorer
         found = one.score_batch(jobs) if isinstance(one, BatchScorer) else [one.score(job) for job in jobs]
         documents = jobs[0].documents
-        # What the model does not read of a text names nothing.
-        named = mentions([d.called or d.title for d in documents], [d.text[: d.kept[1]] for d in documents])
+        named = mentions([d.called or d.title for d in documents], [_naming_part(d) for d in documents])
         return [self._linked(scores, named) for scores in checked_batch(found, jobs, one.name)]
 
     def _linked(self, scores: Scores, named: Sequence[Sequence[int]]) -> Scores:
@@ -92,6 +96,15 @@ class LinkedScorer:
             details={**scores.details, LINKS: [[i, j] for i, others in enumerate(named) for j in others]},
             stages=[{**stage, LINKS: more} for stage, more in zip(before, added, strict=True)],
         )
+
+
+def _naming_part(document: DocumentTokens) -> str:
+    """What names others in a text: what its author wrote and the model reads, without a word that is cut in two."""
+    text, (start, end), limit = document.text, document.own or (0, len(document.text)), document.kept[1]
+    if end <= limit:
+        return text[start:end]
+    part = text[start:limit]
+    return re.sub(r"\w+$", "", part) if text[limit : limit + 1].isalnum() else part
 
 
 def passed_on(utilities: Sequence[float], named: Sequence[Sequence[int]], weight: float) -> list[float]:

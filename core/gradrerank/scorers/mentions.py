@@ -18,6 +18,8 @@ _APART = (
 )
 _MARKS = "\u0300-\u036f\u0591-\u05bd\u064b-\u065f\u0900-\u0963\u0966-\u0dff"
 _WORD = re.compile(rf"[{_APART}]|(?:(?![{_APART}])[\w{_MARKS}])+")
+# Soft hyphens, joiners and spaces of no width, which stand within words.
+_UNSEEN = dict.fromkeys((0xAD, 0x200B, 0x200C, 0x200D, 0x2060, 0xFEFF))
 # "The Wave (1981 film)" is called "The Wave" in a text.
 _ASIDE = re.compile(r"\([^()]*\)$")
 # A shorter title of one word is an abbreviation or a number as often as a name.
@@ -34,8 +36,8 @@ Tree = dict[str, Any]
 def mentions(titles: Sequence[str | None], texts: Sequence[str]) -> list[list[int]]:
     """For each document the others whose title stands in its text.
 
-    Upper and lower case are told apart for titles of one word alone ("It" is a film, "it" is none). An aside in
-    brackets at the end of a title need not be there. Where several titles begin at one word, the longest is
+    Upper and lower case are told apart for titles of one word alone ("Jaws" is a film, "jaws" are none). An aside
+    in brackets at the end of a title is left out. Where several titles begin at one word, the longest is
     meant. A title without a letter, of fewer than three characters in one word, or of more than 32 words names
     nothing; documents of the same title, such as parts of one page, do not name each other.
 
@@ -66,7 +68,7 @@ def mentions(titles: Sequence[str | None], texts: Sequence[str]) -> list[list[in
 
 def _name(title: str | None) -> Words:
     """The words that stand for a title in a text; none where it names nothing."""
-    title = (title or "").strip()
+    title = unicodedata.normalize("NFKC", title or "").strip()
     words = _words(_ASIDE.sub("", title)) or _words(title)
     if len(words) > _MOST_WORDS or not any(letter.isalpha() for word in words for letter in word):
         return []
@@ -104,7 +106,7 @@ def _longest(words: Words, at: int, tree: Tree) -> Sequence[int]:
 
 
 def _words(text: str) -> Words:
-    return _WORD.findall(unicodedata.normalize("NFKC", text))
+    return _WORD.findall(unicodedata.normalize("NFKC", text).translate(_UNSEEN))
 
 
 def _folded(words: Words) -> Words:

@@ -61,6 +61,11 @@ class Candidate:
         return self.title or (self.document.called if isinstance(self.document, RenderedDocument) else None)
 
     @property
+    def own(self) -> tuple[int, int] | None:
+        """The characters of the text that its author wrote, where a framework set more around them."""
+        return self.document.own if isinstance(self.document, RenderedDocument) else None
+
+    @property
     def sources(self) -> tuple[str, ...]:
         """Names of the sources that found it, best rank first, each once."""
         return tuple(dict.fromkeys(p.source for p in self.provenance))
