@@ -186,17 +186,19 @@ def library(
         return direct
     inner = scorer.scorer.scorer if isinstance(scorer.scorer, EncodedScorer) else scorer.scorer
     unlinked = library(name, reranker, inner, retrieval=retrieval, **{**settings, "select_sources": False})
-    added = linked(name, unlinked, signed=True, weight=scorer.weight)
+    return _from_parts(direct, linked(name, unlinked, signed=True, weight=scorer.weight), chooses=use.select_sources)
 
-    def chosen(task: Task) -> bool:
-        return use.select_sources and len(set(task.names)) > 1
 
-    return replace(
-        added,
-        rank=lambda task: rank(task) if chosen(task) else added.rank(task),
-        identity=identity,
-        whole=chosen,
-    )
+def _from_parts(direct: Configuration, added: Configuration, *, chooses: bool) -> Configuration:
+    """A configuration that is made from a known ranking where no choice among several sources comes between."""
+
+    def whole(task: Task) -> bool:
+        return chooses and len(set(task.names)) > 1
+
+    def rank(task: Task) -> Ranked:
+        return direct.rank(task) if whole(task) else added.rank(task)
+
+    return replace(added, rank=rank, identity=direct.identity, whole=whole)
 
 
 def combination(name: str, parts: Sequence[tuple[float, Configuration]]) -> Configuration:
