@@ -100,6 +100,8 @@ def test_C31_scores_too_large_to_add_up_are_an_error_that_names_the_document(rer
     assert list(scored("core", reranker, DOCUMENTS[:3], scorer=scorer))[0] == DOCUMENTS[1]
     with pytest.raises(ScoringError, match="the score of document 0, with retrieval, is"):
         scored("core", reranker, DOCUMENTS[:3], scorer=scorer, fusion="rrf")
+    with pytest.raises(ScoringError, match="too large to be added up by source: one is 1.7e"):
+        scored("core", reranker, DOCUMENTS[:3], scorer=Fixed(1.5e308, 1.7e308, 1.6e308))
 
 
 @every_way

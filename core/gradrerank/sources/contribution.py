@@ -24,6 +24,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from gradrerank.errors import ScoringError
+
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
@@ -63,6 +65,9 @@ def contributions(found_by: Sequence[Sequence[str]], utilities: Sequence[float])
     Returns:
         By name of the source, in order of name.
 
+    Raises:
+        ScoringError: When utilities are too large to be added up.
+
     Example:
         >>> found = contributions([["web"], ["web", "wiki"], ["wiki"]], [0.5, 1.0, -0.25])
         >>> found["web"].utility, found["wiki"].utility, found["web"].share.__round__(2)
@@ -72,11 +77,15 @@ def contributions(found_by: Sequence[Sequence[str]], utilities: Sequence[float])
     for names, utility in zip(found_by, utilities, strict=True):
         for name in names:
             parts[name].append(utility / len(names))
-    helped = math.fsum(max(part, 0.0) for own in parts.values() for part in own)
-    return {
-        name: Contribution(math.fsum(own), math.fsum(max(part, 0.0) for part in own) / helped if helped else 0.0)
-        for name, own in parts.items()
-    }
+    try:
+        helped = math.fsum(max(part, 0.0) for own in parts.values() for part in own)
+        return {
+            name: Contribution(math.fsum(own), math.fsum(max(part, 0.0) for part in own) / helped if helped else 0.0)
+            for name, own in parts.items()
+        }
+    except OverflowError as error:
+        largest = max(utilities, key=abs)
+        raise ScoringError(f"the utilities are too large to be added up by source: one is {largest}") from error
 
 
 def source_agreement(found_by: Sequence[Sequence[str]], token_utilities: NDArray[np.float64]) -> Agreement:
