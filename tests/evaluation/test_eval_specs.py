@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from tiny import tiny
 
 from gradrerank import GatesScorer, GradReranker
 from gradrerank.documents import Document
-from gradrerank.errors import InvalidArgumentError, ScoringError
+from gradrerank.errors import InvalidArgumentError, ScoringError, TruncationWarning
 from gradrerank.evaluation import (
     Configuration,
     Ledger,
@@ -203,6 +204,16 @@ def test_nothing_is_taken_apart_that_comes_before_links(reranker: GradReranker) 
     assert not found.parts
     task = Task("Where was the director of The Wave born?", LINKED, ("s",) * 3)
     product = reranker.rerank(task.query, {"s": LINKED}, top_n=None, min_score=None, fusion="rrf")
+    assert found.rank(task).scores == pytest.approx({d.id: d.score for d in product}, abs=1e-6)
+
+
+def test_names_beyond_what_is_read_of_a_document_count_for_nothing(reranker: GradReranker) -> None:
+    cut = (replace(LINKED[0], text="It is long. " * 9 + LINKED[0].text), *LINKED[1:])
+    task = Task("Where was the director of The Wave born?", cut, ("s",) * 3)
+    found = made("default:max_document_tokens=20", reranker)
+    with pytest.warns(TruncationWarning):
+        product = reranker.rerank(task.query, {"s": cut}, top_n=None, min_score=None, max_document_tokens=20)
+    assert product.details["links"] == []
     assert found.rank(task).scores == pytest.approx({d.id: d.score for d in product}, abs=1e-6)
 
 

@@ -316,6 +316,7 @@ def _scores_are_final(use: Settings) -> bool:
         "weights",
         "fusion",
         "max_candidates",
+        "max_document_tokens",
         "selection",
         "token_budget",
         "per_source",
