@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from gradrerank.context.selection import rank_and_cut
 from gradrerank.documents import DroppedDocument
-from gradrerank.scorers.base import BatchScorer, Scorer, Scores, ScoringJob
-from gradrerank.scorers.checking import checked_batch
+from gradrerank.scorers.base import Scorer, Scores, ScoringJob
+from gradrerank.scorers.checking import score_jobs
 from gradrerank.sources.pool import same_text
 
 if TYPE_CHECKING:
@@ -118,11 +118,7 @@ def scores_of(scorer: Scorer, jobs: Sequence[ScoringJob]) -> list[Scores]:
 
     n = len(jobs[0].documents)
     with naming_lack_of_memory(f"scorer {scorer.name!r} with {n} documents"):
-        if len(jobs) > 1 and isinstance(scorer, BatchScorer):
-            found = scorer.score_batch(jobs)
-        else:
-            found = [scorer.score(job) for job in jobs]
-    return checked_batch(found, jobs, scorer.name)
+        return score_jobs(scorer, jobs)
 
 
 def _same_documents(calls: Iterable[Call]) -> list[list[Call]]:

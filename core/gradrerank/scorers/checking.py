@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gradrerank.errors import ScoringError
-from gradrerank.scorers.base import Scores, ScoringJob
+from gradrerank.scorers.base import BatchScorer, Scorer, Scores, ScoringJob
 
 if TYPE_CHECKING:
     import numpy as np
@@ -50,22 +50,25 @@ def checked_scores(scores: Any, n: int, name: str) -> Scores:
     return replace(scores, utilities=utilities)
 
 
-def checked_batch(found: Any, jobs: Sequence[ScoringJob], name: str) -> list[Scores]:
-    """What a scorer gave for several jobs, each checked.
+def score_jobs(scorer: Scorer, jobs: Sequence[ScoringJob]) -> list[Scores]:
+    """Scores of jobs over the same documents, together where the scorer can, each checked.
 
     Args:
-        found: What it returned.
-        jobs: The jobs.
-        name: Its name, for messages.
+        scorer: The scorer.
+        jobs: At least one job.
 
     Raises:
         ScoringError: When there are more or fewer scores than jobs, or one is unusable.
     """
-    given = list(found) if isinstance(found, (list, tuple)) else found
-    if not isinstance(given, list) or len(given) != len(jobs):
-        what = f"{len(given)} of them" if isinstance(given, list) else type(found).__name__
-        raise ScoringError(f"scorer {name!r} must return one Scores for each of {len(jobs)} jobs, got {what}")
-    return [checked_scores(scores, len(job.documents), name) for scores, job in zip(given, jobs, strict=True)]
+    found: Any
+    if len(jobs) > 1 and isinstance(scorer, BatchScorer):
+        found = scorer.score_batch(jobs)
+    else:
+        found = [scorer.score(job) for job in jobs]
+    if not isinstance(found, (list, tuple)) or len(found) != len(jobs):
+        what = f"{len(found)} of them" if isinstance(found, (list, tuple)) else type(found).__name__
+        raise ScoringError(f"scorer {scorer.name!r} must return one Scores for each of {len(jobs)} jobs, got {what}")
+    return [checked_scores(scores, len(job.documents), scorer.name) for scores, job in zip(found, jobs, strict=True)]
 
 
 def settle_near_ties(utilities: Sequence[float]) -> list[float]:

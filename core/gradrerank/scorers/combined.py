@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gradrerank.errors import InvalidArgumentError
-from gradrerank.scorers.base import BatchScorer, Scorer, Scores, ScoringJob
-from gradrerank.scorers.checking import checked_batch
+from gradrerank.scorers.base import Scorer, Scores, ScoringJob
+from gradrerank.scorers.checking import score_jobs
 from gradrerank.validation import check_number
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class CombinedScorer:
 
     def score_batch(self, jobs: Sequence[ScoringJob]) -> list[Scores]:
         """Score several queries over the same documents, together where the scorers can."""
-        columns = [_scores(scorer, jobs) for scorer in self.scorers]
+        columns = [score_jobs(scorer, jobs) for scorer in self.scorers]
         return [self._combined(parts) for parts in zip(*columns, strict=True)]
 
     def _combined(self, parts: Sequence[Scores]) -> Scores:
@@ -99,12 +99,6 @@ class CombinedScorer:
             for i in range(len(total))
         ]
         return Scores(total.tolist(), parts[0].spans, details, stages)
-
-
-def _scores(scorer: Scorer, jobs: Sequence[ScoringJob]) -> list[Scores]:
-    """What a scorer says of every job, checked, so that a wrong length is laid at its door."""
-    found = scorer.score_batch(jobs) if isinstance(scorer, BatchScorer) else [scorer.score(job) for job in jobs]
-    return checked_batch(found, jobs, scorer.name)
 
 
 def _in_units_of(first: NDArray[np.float64], utilities: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gradrerank.scorers.base import BatchScorer, Scorer, Scores, ScoringJob
-from gradrerank.scorers.checking import checked_batch
+from gradrerank.scorers.base import Scorer, Scores, ScoringJob
+from gradrerank.scorers.checking import score_jobs
 
 ENCODER = "encoder"
 """What the encoder's part of a score is called in its stages."""
@@ -53,9 +53,7 @@ class EncodedScorer:
 
     def score_batch(self, jobs: Sequence[ScoringJob]) -> list[Scores]:
         """Score several queries over the same documents, together where the scorer can."""
-        one = self.scorer
-        found = one.score_batch(jobs) if isinstance(one, BatchScorer) else [one.score(job) for job in jobs]
-        return [self._told(job, each) for job, each in zip(jobs, checked_batch(found, jobs, one.name), strict=True)]
+        return [self._told(job, each) for job, each in zip(jobs, score_jobs(self.scorer, jobs), strict=True)]
 
     def _told(self, job: ScoringJob, scores: Scores) -> Scores:
         if job.cosines is None:

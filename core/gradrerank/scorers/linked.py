@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gradrerank.errors import InvalidArgumentError
-from gradrerank.scorers.base import BatchScorer, Scorer, Scores, ScoringJob
-from gradrerank.scorers.checking import checked_batch
+from gradrerank.scorers.base import Scorer, Scores, ScoringJob
+from gradrerank.scorers.checking import score_jobs
 from gradrerank.scorers.mentions import mentions
 from gradrerank.validation import check_number
 
@@ -81,11 +81,9 @@ class LinkedScorer:
 
     def score_batch(self, jobs: Sequence[ScoringJob]) -> list[Scores]:
         """Score several queries over the same documents, together where the scorer can."""
-        one = self.scorer
-        found = one.score_batch(jobs) if isinstance(one, BatchScorer) else [one.score(job) for job in jobs]
         documents = jobs[0].documents
         named = mentions([d.called or d.title for d in documents], [_naming_part(d) for d in documents])
-        return [self._linked(scores, named) for scores in checked_batch(found, jobs, one.name)]
+        return [self._linked(scores, named) for scores in score_jobs(self.scorer, jobs)]
 
     def _linked(self, scores: Scores, named: Sequence[Sequence[int]]) -> Scores:
         added = passed_on(scores.utilities, named, self.weight)
