@@ -1,6 +1,6 @@
 """Can calibrated probabilities be believed on questions that they were not fitted on?
 
-    python benchmarks/calibration.py ../shared/data/hotpotqa_train100.jsonl ../shared/data/musique_train100.jsonl
+    python benchmarks/calibration.py hotpotqa_train100.jsonl musique_train100.jsonl
     python benchmarks/calibration.py A.jsonl B.jsonl --plot reliability.png
 
 Each file is split in two by groups of questions; a calibration is fitted on one half and tested on the

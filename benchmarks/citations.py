@@ -1,6 +1,6 @@
 """Does the sentence that is cited first for a given answer lie in a gold document?
 
-    python benchmarks/citations.py ../shared/data/hotpotqa_train100.jsonl --questions 50
+    python benchmarks/citations.py hotpotqa_train100.jsonl --questions 50
 
 The gold answer is the answer given. All methods choose among the same sentences. "gold" is the share of
 questions whose first sentence lies in a gold document; "answer" is the share whose first sentence holds the

@@ -1,7 +1,7 @@
 """What a token budget buys: answers and gold documents kept, by how the documents are chosen.
 
-    python benchmarks/context.py ../shared/data/musique_train100.jsonl --questions 40
-    python benchmarks/context.py ../shared/data/2wiki_train200.jsonl --no-answers --top-n 2 3 5
+    python benchmarks/context.py musique_train100.jsonl --questions 40
+    python benchmarks/context.py 2wiki_train200.jsonl --no-answers --top-n 2 3 5
 
 For each budget: F1 of the model's answer behind the kept documents, the share of questions whose gold
 documents are all kept (all-gold), the share of gold documents kept (recall), and the tokens spent. Every

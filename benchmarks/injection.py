@@ -1,6 +1,6 @@
 """How far words written into a document move its score: what is not defended, measured.
 
-    python benchmarks/injection.py ../shared/data/hotpotqa_train100.jsonl --questions 10
+    python benchmarks/injection.py hotpotqa_train100.jsonl --questions 10
 
 In each question one document that is not gold, the middle one of those by the default scorer, gets something appended:
 a claim to be the answer, an order to rank it first, control tokens, or the question itself. Told for each scorer is the

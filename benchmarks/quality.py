@@ -1,6 +1,6 @@
 r"""Ranking quality: any configurations on any files of questions, to tables and a JSON file.
 
-    python benchmarks/quality.py ../shared/data/hotpotqa_train100.jsonl --configurations gates,bm25,minilm,rrf,random
+    python benchmarks/quality.py hotpotqa_train100.jsonl --configurations gates,bm25,minilm,rrf,random
     python benchmarks/quality.py A.jsonl B.jsonl --configurations gates,gates:z=0.3,likelihood,gates+likelihood \
         --questions 50 --max-document-tokens 256 --resume lines.jsonl --out results.json
     python benchmarks/quality.py A.jsonl --configurations gates,native-icr --answers --leave-one-out --target reference

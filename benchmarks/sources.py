@@ -1,7 +1,7 @@
 """Which sources are kept, and what marks misinformation.
 
-    python benchmarks/sources.py recall ../shared/data/federated_5src.jsonl ../shared/data/tatqa_test.jsonl
-    python benchmarks/sources.py misinformation ../shared/data/ramdocs.jsonl --targets query reference
+    python benchmarks/sources.py recall federated_5src.jsonl tatqa_test.jsonl
+    python benchmarks/sources.py misinformation ramdocs.jsonl --targets query reference
 
 ``recall``: the share of gold documents that some kept source found, where 1, 2 or 3 sources may be kept:
 chosen by f(A) for several lambdas, by utility, by both, at random (the mean over all combinations), or all

@@ -2,7 +2,7 @@
 
     python benchmarks/speed.py call                # 20 made-up documents of 90 tokens
     python benchmarks/speed.py call --documents 20 --tokens 150
-    python benchmarks/speed.py call --data ../shared/data/musique_train100.jsonl
+    python benchmarks/speed.py call --data musique_train100.jsonl
     python benchmarks/speed.py rows                # a question's products with the weights
     python benchmarks/speed.py scale               # 10, 100 and 1,000 documents
     python benchmarks/speed.py batch               # 64 queries over 100 documents

@@ -58,9 +58,9 @@ class GradReranker(Inspection):
         scorer: ``"gates"`` (gradient in attention gates: one forward and one backward pass),
             ``"likelihood"`` (each document alone: the question once for each), both with what documents lead
             to as ``"gates+likelihood+links"``, ``"iterated"`` (gates at the best set of ``top_n``, found by iteration),
-            ``"mixture"`` (the paper's soft token), ``"ablation"`` (exact leave-one-out), ``"attention"``
-            (ICR), ``"surrogate"`` (a sparse fit to random ablations), ``"similarity"`` (the encoder), several
-            joined by ``+``, or an object with ``name`` and ``score``.
+            ``"mixture"`` (the paper's soft token), ``"ablation"`` (exact leave-one-out), ``"removal"`` (the same,
+            estimated from gradients), ``"attention"`` (ICR), ``"surrogate"`` (a sparse fit to random ablations),
+            ``"similarity"`` (the encoder), several joined by ``+``, or an object with ``name`` and ``score``.
         target: Text whose loss is read: ``"query"``, ``"draft"`` or ``"reference"``.
         encoder: Sentence encoder for the choice of sources: None for the embedded MiniLM, a name, a
             SentenceTransformer, or a callable from texts to vectors. Not used for a single source.

@@ -15,6 +15,15 @@ The second needs no division by z, so it holds at z = 0 too. Both are recomputed
 in the backward pass: what is kept for it grows with the number of question tokens, not with the
 number of document tokens. Normalisers of several blocks are brought together as in online softmax
 (Milakov and Gimelshein 2018), so that the weights of one block are all that exists at a time.
+
+A slope says what lowering a gate a little does. Where a span is removed, the others take its place: with
+its share :math:`m_{ts} = \sum_{j \in s} p_{tj}` of a head's attention, closing the gate moves o_t by 1 / (1 - m_ts)
+times what the slope says, exactly. With ``removal`` c the gradient in a gate is therefore
+
+    sum_t [dL/dz_s]_t / (1 - c m_ts),
+
+the slope at c = 0, what removing the span does to the head at c = 1, and in between no more than
+1 / (1 - c) times the slope.
 """
 
 from __future__ import annotations
@@ -54,6 +63,7 @@ class GatedAttention(torch.autograd.Function):
         layer: int,
         scale: float,
         hidden: Tensor | None,
+        removal: float = 0.0,
     ) -> Tensor:
         """Attend; keep the log of the normaliser Z instead of the weights.
 
@@ -67,6 +77,7 @@ class GatedAttention(torch.autograd.Function):
             layer: The layer of memory.
             scale: Factor of the logits.
             hidden: [T, N] where a token of memory is out of sight, or None.
+            removal: Between a slope (0) and removing the whole span (1).
 
         Returns:
             [R, H, T, value_dim].
@@ -97,7 +108,7 @@ class GatedAttention(torch.autograd.Function):
         share = (_unstacked(top, shape) - log_z).exp_()
         output = (_unstacked(seen, shape) * share).to(value.dtype) + _mix_own(own, value)
         ctx.save_for_backward(query, key, value, gates, log_z, output, hidden)
-        ctx.memory, ctx.layer, ctx.scale, ctx.is_open = memory, layer, scale, is_open
+        ctx.memory, ctx.layer, ctx.scale, ctx.is_open, ctx.removal = memory, layer, scale, is_open, removal
         return output.flatten(1, 2)
 
     @staticmethod
@@ -119,28 +130,65 @@ class GatedAttention(torch.autograd.Function):
         queries, pulls = _stacked(split * scale, shape), _stacked(grad, shape)
         log_zs, deltas = _stacked(log_z, shape), _stacked(delta, shape)
         per_span = log_z.new_zeros(*gates.shape[:2], memory.n_spans + 1)
+        removal = _Removal(log_zs, gates, memory, shape, ctx.removal) if ctx.removal and wants_gates else None
         slope = torch.zeros_like(queries, dtype=log_z.dtype)
         for block in memory.blocks(_block_tokens(queries)):
             keys, values = block.layer(ctx.layer)
             # exp(a) / Z and D - delta, each in the product that makes it.
             ungated = _hide(shifted_product(queries, keys, log_zs), hidden, block, shape).exp_()
-            ungated.mul_(shifted_product(pulls, values, deltas))
-            if wants_gates:
+            pulled = shifted_product(pulls, values, deltas)
+            if removal is not None:
+                removal.add(_spans(memory, block), ungated, pulled)
+            ungated.mul_(pulled)
+            if wants_gates and removal is None:
                 per_token = _view(ungated, shape).sum(-2).transpose(0, 1).flatten(1, 2)
                 per_span.index_add_(-1, _spans(memory, block), per_token)
             if wants_inputs:
                 if not ctx.is_open:
                     _by_gates(ungated, gates, _spans(memory, block), shape, torch.Tensor.mul_, lambda z: z)
                 _add_product(slope, ungated, keys)
+        if removal is not None:
+            per_span = removal.per_span()
         grad_gates = per_span[..., : memory.n_spans] if wants_gates else None
         if not wants_inputs:
-            return None, None, None, grad_gates, None, None, None, None
+            return None, None, None, grad_gates, None, None, None, None, None
         own = (_own_logits(query, key, scale) - log_z).exp_()
         own_slope = (own * (_mix_own(grad, value.transpose(-1, -2)).to(own.dtype) - delta)).to(query.dtype)
         grad_query = ((_unstacked(slope, shape).to(query.dtype) + _mix_own(own_slope, key)) * scale).flatten(1, 2)
         grad_key = _pull_own(own_slope, split) * scale
         grad_value = _pull_own(own.to(grad.dtype), grad)
-        return grad_query, grad_key, grad_value, grad_gates, None, None, None, None
+        return grad_query, grad_key, grad_value, grad_gates, None, None, None, None, None
+
+
+class _Removal:
+    """Adds up, for every new token, what a span has of a head's attention and what its slope is.
+
+    Args:
+        like: [K, R * G * T, 1], for its type and device.
+        gates: [R, H, S].
+        memory: N tokens.
+        shape: R, K, G, T and value_dim.
+        part: c of the module's docstring.
+    """
+
+    def __init__(self, like: Tensor, gates: Tensor, memory: Memory, shape: torch.Size, part: float) -> None:
+        self.shape, self.part = shape, part
+        self.gates = functional.pad(gates.to(like.dtype), (0, 1), value=1.0)
+        self.shares = like.new_zeros(*like.shape[:2], memory.n_spans + 1)
+        self.slopes = torch.zeros_like(self.shares)
+
+    def add(self, spans: Tensor, ungated: Tensor, pulled: Tensor) -> None:
+        """Add a block of B tokens: exp(a) / Z and D - delta, both [K, R * G * T, B]."""
+        self.shares.index_add_(-1, spans, ungated)
+        self.slopes.index_add_(-1, spans, ungated * pulled)
+
+    def per_span(self) -> Tensor:
+        """[R, H, S + 1], summed over the new tokens."""
+        gates = self.gates.unflatten(1, self.shape[1:3])[..., None, :]  # [R, K, G, 1, S + 1]
+        left = 1 - self.part * _unstacked(self.shares, self.shape) * gates
+        left.clamp_(min=torch.finfo(left.dtype).eps)  # a share may round to all
+        steps: Tensor = _unstacked(self.slopes, self.shape) / left
+        return steps.sum(-2).flatten(1, 2)
 
 
 def _block_tokens(stacked: Tensor) -> int:

@@ -49,6 +49,8 @@ class Reading:
         masks: Masks by attention window, made on first use.
         observe: Called in every layer with ``(layer, query, key, scale, window)`` of the new tokens, as
             :func:`_attention` has them, before the layer attends; None where nobody looks.
+        removal: What gradients in gates are, between slopes (0) and removing a whole span (1); see
+            :mod:`gradrerank.lm.gated_attention`.
         apart: Takes the place of attention where each of several texts reads a document of its own.
     """
 
@@ -63,6 +65,7 @@ class Reading:
     alone: bool = False
     masks: dict[int | None, Tensor] = field(default_factory=dict)
     observe: Callable[[int, Tensor, Tensor, float, int | None], None] | None = None
+    removal: float = 0.0
     apart: ApartAttention | None = None
 
     def allowed(self, window: int | None) -> Tensor:
@@ -194,13 +197,13 @@ def _gated(
         hidden = far if bool(far.any()) else None
         if len(job.positions) > window:
             raise UnsupportedModelError(f"its attention window of {window} tokens is shorter than the question")
-    if hidden is None and is_small(query, key, gates, memory):
+    if hidden is None and not job.removal and is_small(query, key, gates, memory):
         later = ~job.allowed(window)[:, len(memory) :]
         small: Tensor = SmallAttention.apply(  # type: ignore[no-untyped-call]
             query, key, value, gates, memory, layer, scale, later
         )
         return small
     output: Tensor = GatedAttention.apply(  # type: ignore[no-untyped-call]
-        query, key, value, gates, memory, layer, scale, hidden
+        query, key, value, gates, memory, layer, scale, hidden, job.removal
     )
     return output

@@ -210,6 +210,8 @@ class Generator:
         continuations: Continuation | Sequence[Continuation],
         gates: Tensor,
         layers: Sequence[int] | None = None,
+        *,
+        removal: float = 0.0,
     ) -> GateGradients:
         """Loss of targets and its gradient in the gate of every layer, head and span.
 
@@ -220,6 +222,8 @@ class Generator:
             continuations: Question and target of each row, or one for all rows.
             gates: [rows, S], the point at which the gradient is taken.
             layers: Layers whose gates get a gradient; None for all.
+            removal: What a gradient is, between a slope (0) and removing the span from every head (1); see
+                :mod:`gradrerank.lm.gated_attention`.
 
         Returns:
             Loss and gradients; the gradient of a row's loss in its own gates.
@@ -234,7 +238,7 @@ class Generator:
             shared = self._per_head(gates.detach()[list(rows)])
             leaves = {i: shared.clone().requires_grad_() for i in chosen}
             at = [leaves.get(i, shared) for i in range(self.n_layers)]
-            loss = self.token_losses(memory, [targets[i] for i in rows], at).mean
+            loss = self.token_losses(memory, [targets[i] for i in rows], at, removal=removal).mean
             slopes = torch.autograd.grad(loss.sum(), list(leaves.values()))
             return list(zip(loss.detach(), torch.stack(slopes, dim=1), strict=True))
 
@@ -242,7 +246,9 @@ class Generator:
             found = in_batches(range(len(gates)), len(gates), read, f"a gradient, {_behind(memory)}")
         return GateGradients(*(torch.stack(parts) for parts in zip(*found, strict=True)))
 
-    def token_losses(self, memory: Memory, rows: Sequence[Continuation], gates: Sequence[Tensor]) -> TokenLosses:
+    def token_losses(
+        self, memory: Memory, rows: Sequence[Continuation], gates: Sequence[Tensor], *, removal: float = 0.0
+    ) -> TokenLosses:
         """Losses of targets behind a memory, in the gradient mode that is on.
 
         Rows are padded on the right, and only positions that predict some row's target are projected.
@@ -251,11 +257,12 @@ class Generator:
             memory: What the model has read.
             rows: Question and target of each row.
             gates: For each layer [rows, heads, S].
+            removal: What their gradients are to be, as in :meth:`gate_gradients`.
 
         Returns:
             The losses; rows of equal lengths have no padding.
         """
-        logits, labels = self._target_logits(memory, rows, gates)
+        logits, labels = self._target_logits(memory, rows, gates, removal)
         wide = logits.to(self.engine.wide)
         losses = functional.cross_entropy(wide.flatten(0, 1), labels.flatten(), reduction="none", ignore_index=_NONE)
         counts = torch.tensor([len(row.target) for row in rows], device=self.device)
@@ -350,7 +357,7 @@ class Generator:
         )
 
     def _target_logits(
-        self, memory: Memory, rows: Sequence[Continuation], gates: Sequence[Tensor]
+        self, memory: Memory, rows: Sequence[Continuation], gates: Sequence[Tensor], removal: float = 0.0
     ) -> tuple[Tensor, Tensor]:
         """[rows, K, vocabulary] logits and [rows, K] labels of the K positions that predict a target."""
         length = max(map(len, rows))
@@ -361,7 +368,7 @@ class Generator:
             ids[i, : len(row)] = torch.tensor(row.question + row.target[:-1])
             labels[i, len(row.question) - 1 : len(row)] = torch.tensor(row.target)
         positions = memory.positions.max() + 1 + torch.arange(length, device=self.device)
-        job = Reading(memory=memory, positions=positions, gates=list(gates))
+        job = Reading(memory=memory, positions=positions, gates=list(gates), removal=removal)
         keep = torch.arange(first, length, device=self.device)
         return self.engine.logits(ids.to(self.device), job, keep), labels[:, first:].to(self.device)
 

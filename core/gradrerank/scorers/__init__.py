@@ -16,6 +16,7 @@ from gradrerank.scorers.iterated import IteratedGatesScorer
 from gradrerank.scorers.likelihood import LikelihoodScorer
 from gradrerank.scorers.linked import LINKS, LinkedScorer
 from gradrerank.scorers.mixture import MixtureScorer
+from gradrerank.scorers.removal import RemovalScorer
 from gradrerank.scorers.similarity import SimilarityScorer
 from gradrerank.scorers.surrogate import SurrogateScorer
 from gradrerank.validation import check_choice
@@ -25,6 +26,7 @@ SCORERS: dict[str, Callable[[], Scorer]] = {
     "iterated": IteratedGatesScorer,
     "mixture": MixtureScorer,
     "ablation": AblationScorer,
+    "removal": RemovalScorer,
     "likelihood": LikelihoodScorer,
     "attention": AttentionScorer,
     "surrogate": SurrogateScorer,
@@ -48,6 +50,7 @@ __all__ = [
     "LikelihoodScorer",
     "LinkedScorer",
     "MixtureScorer",
+    "RemovalScorer",
     "Scorer",
     "Scores",
     "ScoringJob",

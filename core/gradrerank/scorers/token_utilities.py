@@ -8,7 +8,7 @@ The loss of a job is the mean of the L_t, so the mean of U over tokens is the ut
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,18 @@ from gradrerank.validation import check_count
 if TYPE_CHECKING:
     from gradrerank.lm.memory import Memory
     from gradrerank.scorers.base import ScoringJob
+
+
+class TokenSlopes(NamedTuple):
+    """What the gradients of T target tokens say of n documents.
+
+    Args:
+        utilities: [T, n], nats per unit of z; positive helps.
+        losses: [T], negative log-likelihoods in nats with all documents.
+    """
+
+    utilities: NDArray[np.float64]
+    losses: NDArray[np.float64]
 
 
 def token_utilities(job: ScoringJob, memory: Memory | None = None, batch_size: int = 8) -> NDArray[np.float64]:
@@ -47,16 +59,34 @@ def token_utilities(job: ScoringJob, memory: Memory | None = None, batch_size: i
         >>> token_utilities(ScoringJob("When ...?", documents, asked, generator)).shape   # doctest: +SKIP
         (6, 1)
     """
+    memory = job.generator.reader.assemble(job.caches()) if memory is None else memory
+    found = token_slopes(job, memory, check_count("batch_size", batch_size))
+    return check_finite(found.utilities, "the gradient of a word of the target for document")
+
+
+def token_slopes(job: ScoringJob, memory: Memory, batch_size: int, *, removal: float = 0.0) -> TokenSlopes:
+    """The utility of every document for every token of the target, and the loss of the token.
+
+    Args:
+        job: n documents, question and target; its count of tokens is increased.
+        memory: The documents as the generator remembers them, one span each.
+        batch_size: Tokens whose gradients are computed together.
+        removal: Between slopes (0) and removing a document from every head (1); see
+            :mod:`gradrerank.lm.gated_attention`.
+
+    Returns:
+        Slopes and losses as the model gives them; what is not finite is for the caller to refuse.
+    """
     import torch
 
-    size = check_count("batch_size", batch_size)
-    memory = job.generator.reader.assemble(job.caches()) if memory is None else memory
     question, target = job.continuation.question, job.continuation.target
     rows = [Continuation(question + target[:t], (target[t],)) for t in range(len(target))]
-    utilities = np.empty((len(rows), memory.n_spans))
-    for start in range(0, len(rows), size):
-        batch = rows[start : start + size]
-        found = job.generator.gate_gradients(memory, batch, torch.ones(len(batch), memory.n_spans))
+    utilities, losses = np.empty((len(rows), memory.n_spans)), np.empty(len(rows))
+    for start in range(0, len(rows), batch_size):
+        batch = rows[start : start + batch_size]
+        gates = torch.ones(len(batch), memory.n_spans)
+        found = job.generator.gate_gradients(memory, batch, gates, removal=removal)
         utilities[start : start + len(batch)] = -found.gradients.sum((1, 2)).cpu().double().numpy()
+        losses[start : start + len(batch)] = found.loss.cpu().double().numpy()
         job.tokens["question"] += sum(map(len, batch))
-    return check_finite(utilities, "the gradient of a word of the target for document")
+    return TokenSlopes(utilities, losses)
