@@ -176,6 +176,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         (["--token-budget", "0"], ("token_budget", "0")),
         (["--selection", "best"], ("selection", "'best'")),
         (["--order", "random"], ("order", "'random'")),
+        (["--fusion", "all"], ("fusion", "'all'")),
         (["--device", "toaster"], ("device 'toaster'",)),
         (["--dtype", "int8"], ("dtype", "'int8'")),
     ],
@@ -387,6 +388,13 @@ def test_the_context_stands_in_the_json_where_both_are_asked_for(notes: str, mod
     both = json.loads(rank(*arguments, "--json", "--context").stdout)
     assert both["context"] + "\n" == rank(*arguments, "--context").stdout
     assert len(both["documents"]) == 2 and "context" not in json.loads(rank(*arguments, "--json").stdout)
+
+
+def test_what_is_added_to_the_utility_is_a_choice(notes: str, model: str) -> None:
+    arguments = ["--source", notes, "--model", model, "--scorer", "gates", "--json"]
+    alone, by_rank = (json.loads(rank(*arguments, "--fusion", how).stdout)["documents"] for how in ("off", "rrf"))
+    assert {d["text"]: d["score"] for d in alone} != {d["text"]: d["score"] for d in by_rank}
+    assert {d["text"]: d["scores"]["gates"] for d in alone} == {d["text"]: d["scores"]["gates"] for d in by_rank}
 
 
 def test_C15_a_limit_on_no_source_is_refused_before_a_model_is_loaded(notes: str) -> None:

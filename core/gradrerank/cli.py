@@ -85,8 +85,8 @@ def rank(
     scorer: Annotated[
         str,
         typer.Option(
-            help="gates, likelihood, iterated, attention, surrogate, similarity, mixture, ablation; joined by +, with "
-            "links too."
+            help="gates, likelihood, iterated, attention, surrogate, similarity, mixture, ablation, removal; joined "
+            "by +, with links too."
         ),
     ] = DEFAULT_SCORER,
     target: Annotated[
@@ -116,6 +116,13 @@ def rank(
     ] = None,
     order: Annotated[str, typer.Option(help="How they are arranged: score, ascending, edges or source.")] = "score",
     compress: Annotated[bool, typer.Option("--compress", help="Keep only the sentences that help.")] = False,
+    fusion: Annotated[
+        str,
+        typer.Option(
+            help="What is added to the utility: auto (the encoder, for several sources), off, or what the files' order "
+            "(rrf) or scores (score) say."
+        ),
+    ] = "auto",
     all_sources: Annotated[bool, typer.Option("--all-sources", help="Keep all sources, choose none.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole result as JSON.")] = False,
     as_context: Annotated[
@@ -138,6 +145,7 @@ def rank(
         "selection": selection,
         "order": order,
         "compress": compress,
+        "fusion": fusion,
     }
     with _errors_on_one_line(), _own_warnings_only():
         call["per_source"] = _bounds(per_source)
