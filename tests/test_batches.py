@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import DOCUMENTS, QUERY, tiny
 
-from gradrerank import Document, GatesScorer, GradReranker, Scores, ScoringJob
-from gradrerank.errors import ContextOverflowError, InvalidArgumentError, InvalidTypeError
+from gradrerank import CombinedScorer, Document, GatesScorer, GradReranker, LinkedScorer, Scores, ScoringJob
+from gradrerank.errors import ContextOverflowError, InvalidArgumentError, InvalidTypeError, ScoringError
 
 QUERIES = [
     QUERY,
@@ -170,3 +170,34 @@ def test_cascade_with_the_real_scorer_equals_the_full_pool_where_it_reads_all(re
 def test_max_candidates_is_checked(reranker: GradReranker) -> None:
     with pytest.raises(InvalidArgumentError, match="max_candidates must be"):
         reranker.rerank(QUERY, {"a": DOCUMENTS}, max_candidates=0)
+
+
+class NoNumberFor:
+    """Gives every document the length of its text, and none a number where the query is the one named."""
+
+    name = "broken"
+
+    def __init__(self, query: str) -> None:
+        self.query = query
+
+    def score(self, job: ScoringJob) -> Scores:
+        return Scores([float("nan") if job.query == self.query else float(len(d.text)) for d in job.documents])
+
+
+class NoNumberInABatchFor(NoNumberFor):
+    def score_batch(self, jobs: list[ScoringJob]) -> list[Scores]:
+        return [self.score(job) for job in jobs]
+
+
+@pytest.mark.parametrize("kind", [NoNumberFor, NoNumberInABatchFor])
+@pytest.mark.parametrize("wrap", [lambda s: s, lambda s: CombinedScorer([GatesScorer(), s]), LinkedScorer])
+@pytest.mark.parametrize("options", [{}, {"max_candidates": 2}])
+def test_a_query_without_a_number_is_named_once(
+    reranker: GradReranker, kind: Any, wrap: Any, options: dict[str, int]
+) -> None:
+    scorer = wrap(kind(QUERIES[2]))
+    with pytest.raises(ScoringError, match=r"^queries\[2\]: (?!.*queries).*'broken'.* document 0 is nan") as caught:
+        reranker.rerank_batch(QUERIES, DOCUMENTS, scorer=scorer, **options)
+    with pytest.raises(ScoringError) as alone:
+        reranker.rerank(QUERIES[2], DOCUMENTS, scorer=scorer, **options)
+    assert str(caught.value) == f"queries[2]: {alone.value}"

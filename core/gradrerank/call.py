@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gradrerank.errors import GradRerankError
 from gradrerank.scorers.base import Scores, ScoringJob
 from gradrerank.stopwatch import Stopwatch
 
@@ -76,7 +74,9 @@ class Call:
         Args:
             generator: The model.
         """
-        return ScoringJob(self.query, self.documents, self.goal.continuation, generator, tokens=self.tokens)
+        return ScoringJob(
+            self.query, self.documents, self.goal.continuation, generator, tokens=self.tokens, name=self.name
+        )
 
     def token_utilities(self, generator: Generator) -> NDArray[np.float64]:
         """[T, n] the utility of every document for every token of the target, computed once for all who ask.
@@ -89,18 +89,3 @@ class Call:
 
             self.by_token = token_utilities(self.job(generator))
         return self.by_token
-
-
-@contextmanager
-def naming(call: Call) -> Iterator[None]:
-    """Let an error inside say which of several queries it is about.
-
-    Args:
-        call: The query.
-    """
-    try:
-        yield
-    except GradRerankError as error:
-        if not call.name:
-            raise
-        raise type(error)(f"{call.name}: {error}") from error

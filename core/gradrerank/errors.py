@@ -6,7 +6,8 @@ Each error is also the built-in kind that a caller would expect (``ValueError``,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 
 class GradRerankError(Exception):
@@ -80,3 +81,18 @@ class NoSignalWarning(GradRerankWarning):
 
 class LowMemoryWarning(GradRerankWarning):
     """Memory ran out, and smaller batches did the same work in more time."""
+
+
+@contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Let an error inside say which of several queries it is about, once.
+
+    Args:
+        name: What to call the query; empty where there is only one.
+    """
+    try:
+        yield
+    except GradRerankError as error:
+        if not name or str(error).startswith(f"{name}: "):
+            raise
+        raise type(error)(f"{name}: {error}") from error

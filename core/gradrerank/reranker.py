@@ -15,13 +15,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gradrerank.calibration import ScoreCalibration, check_gold
-from gradrerank.call import Call, naming
+from gradrerank.call import Call
 from gradrerank.context.choosing import Chooser
 from gradrerank.context.fusion import final_scores, with_probabilities
 from gradrerank.context.limits import PerSource, check_per_source
 from gradrerank.context.prompt_tokens import TokenCounter
 from gradrerank.documents import RerankResult
-from gradrerank.errors import InvalidArgumentError, TruncationWarning
+from gradrerank.errors import InvalidArgumentError, TruncationWarning, naming
 from gradrerank.indexing import IndexReport, index_documents
 from gradrerank.inspection import Inspection
 from gradrerank.lm.disk_store import make_store
@@ -330,15 +330,15 @@ class GradReranker(Inspection):
         if use.calibration is not None:
             use.calibration.check_fits(active.name, use.target)
         for call in calls:
-            with naming(call):
+            with naming(call.name):
                 self._pool(call, use)
         filled = [call for call in calls if call.pool.candidates]
         for call in filled:
-            with naming(call):
+            with naming(call.name):
                 self._choose_and_read(call, use)
         score_calls(filled, active, use, self.generator, self.encoder)
         for call in filled:
-            with call.watch.stage("sources"):
+            with naming(call.name), call.watch.stage("sources"):
                 credit_sources(call, use, self.generator)
                 choose_after_scoring(call, use, active.name)
         return [self._result(call, active.name, use) for call in calls]

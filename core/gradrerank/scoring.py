@@ -102,6 +102,7 @@ def _job(call: Call, n: int, use: Settings, generator: Generator, encoder: Any) 
         encoder=encoder,
         cosines=_cosines(call, n) if use.fusion == "auto" else None,
         cosine_weight=use.fusion_weight,
+        name=call.name,
     )
 
 

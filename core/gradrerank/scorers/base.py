@@ -30,6 +30,7 @@ class ScoringJob:
         cosines: For each document that of its embedding with the query's, where they were embedded for the choice
             among several sources; else None.
         cosine_weight: What the caller makes them weigh, 1 as usual.
+        name: What to call the query in messages, where there are several.
         held: Caches of the documents once :meth:`caches` has read them.
     """
 
@@ -42,6 +43,7 @@ class ScoringJob:
     encoder: Any = None
     cosines: Sequence[float] | None = None
     cosine_weight: float = 1.0
+    name: str = ""
     held: list[DocumentCache] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def caches(self) -> Sequence[DocumentCache]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gradrerank.errors import ScoringError
+from gradrerank.errors import ScoringError, naming
 from gradrerank.scorers.base import BatchScorer, Scorer, Scores, ScoringJob
 
 if TYPE_CHECKING:
@@ -58,17 +58,25 @@ def score_jobs(scorer: Scorer, jobs: Sequence[ScoringJob]) -> list[Scores]:
         jobs: At least one job.
 
     Raises:
-        ScoringError: When there are more or fewer scores than jobs, or one is unusable.
+        ScoringError: When there are more or fewer scores than jobs, or one is unusable; where the jobs have
+            names, the message begins with that of the one at fault.
     """
     found: Any
     if len(jobs) > 1 and isinstance(scorer, BatchScorer):
         found = scorer.score_batch(jobs)
     else:
-        found = [scorer.score(job) for job in jobs]
+        found = []
+        for job in jobs:
+            with naming(job.name):
+                found.append(scorer.score(job))
     if not isinstance(found, (list, tuple)) or len(found) != len(jobs):
         what = f"{len(found)} of them" if isinstance(found, (list, tuple)) else type(found).__name__
         raise ScoringError(f"scorer {scorer.name!r} must return one Scores for each of {len(jobs)} jobs, got {what}")
-    return [checked_scores(scores, len(job.documents), scorer.name) for scores, job in zip(found, jobs, strict=True)]
+    checked = []
+    for scores, job in zip(found, jobs, strict=True):
+        with naming(job.name):
+            checked.append(checked_scores(scores, len(job.documents), scorer.name))
+    return checked
 
 
 def settle_near_ties(utilities: Sequence[float]) -> list[float]:
