@@ -55,7 +55,7 @@ def test_everything_in_one_run(
         report["configurations"]["native-upr"]["values"]["RR"]
         == report["configurations"]["likelihood:target=query"]["values"]["RR"]
     )
-    assert {"EM", "F1", "drop@1", "drop@2", "tokens", "seconds"} <= set(rows["gates"])
+    assert {"EM", "F1", "log p", "drop@1", "drop@2", "tokens", "seconds"} <= set(rows["gates"])
     assert saved["settings"]["target"] == "reference" and saved["settings"]["data"] == ["three.jsonl"]
     # Once more: nothing is computed, everything is said again.
     before = lines.read_bytes()

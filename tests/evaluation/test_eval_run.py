@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from eval_helpers import letters
 from rich.console import Console
 
@@ -308,6 +309,26 @@ def test_an_answer_is_what_the_generator_writes(reranker: GradReranker, question
     assert answerer.quality(told, ["02"])["F1"] == 1.0
 
 
+def test_the_right_answer_is_weighed_where_the_model_would_write_its_own(
+    reranker: GradReranker, questions: list[Question]
+) -> None:
+    generator, layout = reranker.generator, answering(reranker.generator)
+    told = dataclasses.replace(questions[0], answers=("at nine", "x"))
+    documents = layout.documents([(d.title, d.text) for d in (told.documents[2], told.documents[0])])
+    prompt = layout.ordinary_prompt(told.text, documents, limit=10_000)
+    target = generator.tokenizer.content([" at nine"])[0].ids
+    with torch.no_grad():
+        logits = generator.plain(torch.tensor([[*prompt, *target]])).logits[0].double().log_softmax(-1)
+    expected = sum(float(logits[len(prompt) - 1 + i, token]) for i, token in enumerate(target))
+    answerer = Answerer(reranker, Ledger(), 20)
+    assert answerer.quality(told, ["02", "00"])["log p"] == pytest.approx(expected, rel=1e-4)
+    assert answerer.log_probability(told, ["02"]) != answerer.log_probability(told, [])
+    short = Answerer(reranker, Ledger(), 1)
+    assert short.log_probability(told, ["02", "00"]) == pytest.approx(
+        float(logits[len(prompt) - 1, target[0]]), rel=1e-4
+    )
+
+
 def test_an_answer_follows_examples_of_short_ones_whatever_the_words_of_the_ranking(reranker: GradReranker) -> None:
     layout = answering(reranker.generator)
     prompt = reranker.generator.tokenizer.decode(layout.ordinary_prompt("When?", [], limit=10_000))
@@ -323,7 +344,6 @@ def test_a_drop_is_the_fall_of_the_log_probability(reranker: GradReranker, quest
 
     def log_p(kept: list[int]) -> float:
         memory = reranker.generator.reader.encode([[i for d in kept for i in documents[d].ids]])
-        import torch
 
         assembled = reranker.generator.reader.assemble(memory)
         return -float(reranker.generator.losses(assembled, asked, torch.ones(1, 1)).sum())

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from gradrerank.evaluation.configurations import model_name
 from gradrerank.evaluation.ledger import Ledger, key_of
 from gradrerank.evaluation.measures import answer_f1, exact_match
-from gradrerank.evaluation.native import Ordinary, fitting, ordinary
+from gradrerank.evaluation.native import Ordinary, fitting, ordinary, target_losses
 from gradrerank.evaluation.questions import Question
 from gradrerank.lm.prompt import DocumentTokens, PromptLayout, PromptTexts
 
@@ -71,7 +71,7 @@ class Answerer:
     Args:
         reranker: Gives the model.
         ledger: Where answers are remembered.
-        max_new_tokens: Most tokens of an answer.
+        max_new_tokens: Most tokens of an answer, written or weighed.
     """
 
     reranker: GradReranker
@@ -86,12 +86,17 @@ class Answerer:
             ids: Documents in the order in which they stand in the prompt, whole where they fit.
 
         Returns:
-            ``EM`` and ``F1``, or nothing.
+            ``EM``, ``F1`` and ``log p``, the log-probability of the first right answer in nats, or nothing.
+            The last one tells documents apart where the model writes no answer that is right.
         """
         if not question.answers:
             return {}
         answer = self.answer(question, ids)
-        return {"EM": exact_match(answer, question.answers), "F1": answer_f1(answer, question.answers)}
+        return {
+            "EM": exact_match(answer, question.answers),
+            "F1": answer_f1(answer, question.answers),
+            "log p": self.log_probability(question, ids),
+        }
 
     def answer(self, question: Question, ids: Sequence[str]) -> str:
         """The greedy answer of the model behind some documents.
@@ -101,12 +106,7 @@ class Answerer:
             ids: Documents in the order in which they stand in the prompt.
         """
         generator, layout = self.reranker.generator, answering(self.reranker.generator)
-        by_id = {d.id: d for d in question.documents}
-        pairs = [(by_id[name].title, by_id[name].text) for name in ids]
-        asked = layout.ordinary_prompt(question.text, [], limit=generator.limit)
-        room = generator.limit - self.max_new_tokens - len(asked)
-        documents = fitting(generator, pairs, layout.documents(pairs), room)
-        prompt = layout.ordinary_prompt(question.text, documents, limit=generator.limit - self.max_new_tokens)
+        documents, prompt = self._prompt(question, ids, layout)
         key = key_of("answer", model_name(self.reranker), prompt, self.max_new_tokens)
         known = self.ledger.get(key)
         if known is None:
@@ -114,6 +114,35 @@ class Answerer:
             known = {"kind": "answer", "question": question.id, "answer": text}
             self.ledger.put(key, known)
         return str(known["answer"])
+
+    def log_probability(self, question: Question, ids: Sequence[str]) -> float:
+        """Log-probability of the first right answer where the model would write its own, in nats.
+
+        Args:
+            question: The question, with at least one answer.
+            ids: Documents in the order in which they stand in the prompt.
+        """
+        generator, layout = self.reranker.generator, answering(self.reranker.generator)
+        target = generator.tokenizer.content([layout.spoken(question.answers[0])])[0].ids[: self.max_new_tokens]
+        _, prompt = self._prompt(question, ids, layout)
+        key = key_of("answer log-probability", model_name(self.reranker), prompt, target)
+        known = self.ledger.get(key)
+        if known is None:
+            value = -float(target_losses(generator, prompt, target).double().sum())
+            known = {"kind": "answer log-probability", "question": question.id, "log_probability": value}
+            self.ledger.put(key, known)
+        return float(known["log_probability"])
+
+    def _prompt(
+        self, question: Question, ids: Sequence[str], layout: PromptLayout
+    ) -> tuple[list[DocumentTokens], tuple[int, ...]]:
+        """Documents, cut to one length where they do not fit, and the prompt in which they stand."""
+        generator, limit = self.reranker.generator, self.reranker.generator.limit - self.max_new_tokens
+        by_id = {d.id: d for d in question.documents}
+        pairs = [(by_id[name].title, by_id[name].text) for name in ids]
+        room = limit - len(layout.ordinary_prompt(question.text, [], limit=generator.limit))
+        documents = fitting(generator, pairs, layout.documents(pairs), room)
+        return documents, layout.ordinary_prompt(question.text, documents, limit=limit)
 
     def drops(self, question: Question, order: Sequence[str], depths: Sequence[int]) -> dict[str, float]:
         """How much the log-probability of the answer falls without the first k documents of a ranking.

@@ -70,23 +70,35 @@ class Ordinary:
         Returns:
             [T] negative log-likelihoods in nats.
         """
-        import torch
-        from torch.nn import functional
-
         asked = continuation or self.continuation
-        ids = [*self.generator.layout.prefix, *(i for d in kept for i in self.documents[d].ids)]
-        ids += [*asked.question, *asked.target[:-1]]
-        self.tokens["prompts"] += len(ids)
-        device = self.generator.device
-        with self.generator.exact_mode(grad=False):
-            row = torch.tensor([ids], device=device)
-            logits = self.generator.plain(row, use_cache=False, logits_to_keep=len(asked.target)).logits[0]
-            target = torch.tensor(asked.target, device=device)
-            return functional.cross_entropy(logits.to(self.generator.engine.wide), target, reduction="none")
+        ids = [*self.generator.layout.prefix, *(i for d in kept for i in self.documents[d].ids), *asked.question]
+        self.tokens["prompts"] += len(ids) + len(asked.target) - 1
+        return target_losses(self.generator, ids, asked.target)
 
     def log_probability(self, kept: Sequence[int]) -> float:
         """Log-probability of the whole target behind some of the documents, in nats."""
         return -float(self.losses(kept).double().sum())
+
+
+def target_losses(generator: Generator, prompt: Sequence[int], target: Sequence[int]) -> Tensor:
+    """Loss of every token of a target behind one ordinary prompt.
+
+    Args:
+        generator: The model.
+        prompt: Token ids before the target; at least one.
+        target: Token ids whose loss is read; at least one.
+
+    Returns:
+        [T] negative log-likelihoods in nats.
+    """
+    import torch
+    from torch.nn import functional
+
+    with generator.exact_mode(grad=False):
+        row = torch.tensor([[*prompt, *target[:-1]]], device=generator.device)
+        logits = generator.plain(row, use_cache=False, logits_to_keep=len(target)).logits[0]
+        labels = torch.tensor(target, device=generator.device)
+        return functional.cross_entropy(logits.to(generator.engine.wide), labels, reduction="none")
 
 
 def leave_one_out(prompt: Ordinary) -> list[float]:
