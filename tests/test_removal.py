@@ -112,6 +112,7 @@ def test_tokens_loss_and_rows_are_reported() -> None:
     assert scores.details["loss"] == pytest.approx(AblationScorer().score(job).details["loss"], rel=1e-4)
 
 
+@pytest.mark.real_model
 def test_it_is_nearer_to_leave_one_out_than_slopes_on_the_real_model() -> None:
     reranker = GradReranker(target="reference")
     question, answer = "When does the first ferry leave Larvik?", "at 6:40"
