@@ -29,6 +29,8 @@ from gradrerank.scorers import as_scorer
 SCORERS: dict[str, Scorer] = {
     "gates (z = 1)": GatesScorer(),
     "removal": RemovalScorer(),
+    "removal (part = 0)": RemovalScorer(part=0),
+    "removal (part = 1)": RemovalScorer(part=1),
     "gates+likelihood": as_scorer("gates+likelihood"),
     "gates (z = 1/n)": GatesScorer(z="uniform"),
     "gates (path of 8 from 0 to 1)": GatesScorer(steps=8),

@@ -36,9 +36,8 @@ class RemovalScorer:
 
     Args:
         part: How far the others take a document's place: 0 is the slope, 1 as far as they do in each head by
-            itself. Where a head looks at one document alone, the step is large, and what follows answers less
-            than in proportion; nine tenths, ten times the slope at most, is what agrees best with leave-one-out
-            (benchmarks/RESULTS.md).
+            itself. Where a head looks at one document alone, that step is large, and what follows answers less
+            than in proportion; nine tenths is ten times the slope at most.
         batch_size: Tokens of the target whose gradients are computed together.
 
     Raises:
