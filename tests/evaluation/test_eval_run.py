@@ -323,6 +323,9 @@ def test_the_right_answer_is_weighed_where_the_model_would_write_its_own(
     answerer = Answerer(reranker, Ledger(), 20)
     assert answerer.quality(told, ["02", "00"])["log p"] == pytest.approx(expected, rel=1e-4)
     assert answerer.log_probability(told, ["02"]) != answerer.log_probability(told, [])
+    blank = dataclasses.replace(told, answers=("", "at nine"))
+    assert answerer.log_probability(blank, ["02", "00"]) == answerer.log_probability(told, ["02", "00"])
+    assert answerer.quality(dataclasses.replace(told, answers=(" ",)), ["02"]) == {}
     short = Answerer(reranker, Ledger(), 1)
     assert short.log_probability(told, ["02", "00"]) == pytest.approx(
         float(logits[len(prompt) - 1, target[0]]), rel=1e-4

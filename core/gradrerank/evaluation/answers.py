@@ -17,6 +17,7 @@ from gradrerank.evaluation.measures import answer_f1, exact_match
 from gradrerank.evaluation.native import Ordinary, fitting, ordinary, target_losses
 from gradrerank.evaluation.questions import Question
 from gradrerank.lm.prompt import DocumentTokens, PromptLayout, PromptTexts
+from gradrerank.validation import is_blank
 
 if TYPE_CHECKING:
     from gradrerank.lm.generator import Generator
@@ -86,10 +87,11 @@ class Answerer:
             ids: Documents in the order in which they stand in the prompt, whole where they fit.
 
         Returns:
-            ``EM``, ``F1`` and ``log p``, the log-probability of the first right answer in nats, or nothing.
-            The last one tells documents apart where the model writes no answer that is right.
+            ``EM``, ``F1`` and ``log p``, the log-probability in nats of the first right answer, as far as an answer
+            of the model may reach; nothing where no answer is known. The last one tells documents apart where the
+            model writes no answer that is right.
         """
-        if not question.answers:
+        if all(map(is_blank, question.answers)):
             return {}
         answer = self.answer(question, ids)
         return {
@@ -119,11 +121,12 @@ class Answerer:
         """Log-probability of the first right answer where the model would write its own, in nats.
 
         Args:
-            question: The question, with at least one answer.
+            question: The question, with at least one answer that is not blank.
             ids: Documents in the order in which they stand in the prompt.
         """
         generator, layout = self.reranker.generator, answering(self.reranker.generator)
-        target = generator.tokenizer.content([layout.spoken(question.answers[0])])[0].ids[: self.max_new_tokens]
+        right = next(answer for answer in question.answers if not is_blank(answer))
+        target = generator.tokenizer.content([layout.spoken(right)])[0].ids[: self.max_new_tokens]
         _, prompt = self._prompt(question, ids, layout)
         key = key_of("answer log-probability", model_name(self.reranker), prompt, target)
         known = self.ledger.get(key)
