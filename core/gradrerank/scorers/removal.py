@@ -4,7 +4,7 @@ The scorer ``gates`` reads a slope where every document is open. From there to a
 two of its bends are known without another pass:
 
 - In a head that gives document i the share :math:`m` of its attention, the others take its place when it is
-  removed, so that the head's output moves by 1 / (1 - m) of what the slope says
+  removed, so that the head's output moves by 1 / (1 - m) times what the slope says
   (:mod:`gradrerank.lm.gated_attention`). Summed over layers, heads and new tokens this gives :math:`u_{ti}`, what
   the removal of document i adds to the loss :math:`L_t = -\log p_t` of target token t, to first order.
 - The loss is curved in the log-odds of the token, whose slope is :math:`u_{ti} / (1 - p_t)`. Where they fall by
