@@ -51,6 +51,7 @@ def main(argv: Sequence[str] | None = None, reranker: GradReranker | None = None
         return
     start = time.perf_counter()
     made = functools.cache(lambda: _reranker(options, reranker))
+    reader = functools.cache(lambda: _reader(options) if options.reader else made())
     encoder = reranker.encoder if reranker else SentenceEncoder(device=options.device or "cpu")
     reports = []
     for path in options.data:
@@ -61,7 +62,7 @@ def main(argv: Sequence[str] | None = None, reranker: GradReranker | None = None
                 for spec in split_specs(options.configurations)
             },
             data=path.stem,
-            reranker=made() if options.answers or options.drops else None,
+            reranker=reader() if options.answers or options.drops else None,
             resume=options.resume,
             k=options.k,
             answers=options.answers,
@@ -113,6 +114,11 @@ def _reranker(options: argparse.Namespace, base: GradReranker | None) -> GradRer
     return GradReranker(options.model, **settings, **place, **_prompt(options.prompt))
 
 
+def _reader(options: argparse.Namespace) -> GradReranker:
+    """The model that answers, where it is another one than the one that ranks."""
+    return GradReranker(options.reader, device=options.device, dtype=options.reader_dtype)
+
+
 def _prompt(text: str) -> dict[str, Any]:
     if text in WORDINGS:
         return dict(WORDINGS[text])
@@ -160,6 +166,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-document-tokens", type=int, default=None)
     add("--prompt", default="default", help=f"{', '.join(WORDINGS)}, or PromptTexts as JSON or a JSON file")
     add("--model", default=None, help="name or folder; the embedded one when left out")
+    add("--reader", default=None, help="name or folder of another model that answers from the best documents")
+    add("--reader-dtype", default=None)
     add("--device", default=None)
     add("--dtype", default=None)
     add("--seed", type=int, default=0)

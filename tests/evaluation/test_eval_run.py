@@ -7,7 +7,7 @@ import io
 import json
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,13 @@ from gradrerank.evaluation import (
     parse,
     save_reports,
 )
+from gradrerank.evaluation import answers
+from gradrerank.evaluation import behind as behind_module
 from gradrerank.evaluation import ledger as ledger_module
 from gradrerank.evaluation.answers import answering
+from gradrerank.evaluation.behind import BehindPrompt
+from gradrerank.evaluation.native import target_losses
+from gradrerank.lm.generator import Generator
 from gradrerank.sources.embedding import FunctionEncoder
 
 
@@ -275,22 +280,23 @@ def test_the_report_says_what_was_measured(questions: list[Question], tmp_path: 
 def test_answers_are_written_once_for_each_prompt(
     reranker: GradReranker, questions: list[Question], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    prompts: list[list[str]] = []
-    write: Callable[..., str] = type(reranker.generator).write
+    prompts: list[str] = []
 
-    def counted(self: Any, query: str, documents: Any, **more: Any) -> str:
-        prompts.append([d.text for d in documents])
-        return write(self, query, documents, **more)
+    class Counted(BehindPrompt):
+        def __init__(self, generator: Generator, prompt: Sequence[int]) -> None:
+            prompts.append(generator.tokenizer.decode(prompt))
+            super().__init__(generator, prompt)
 
-    monkeypatch.setattr(type(reranker.generator), "write", counted)
+    monkeypatch.setattr(answers, "BehindPrompt", Counted)
     twins = {"a": Counting(), "b": Counting()}
     path = tmp_path / "lines.jsonl"
     report = run(questions, twins, path, reranker=reranker, answers=2, answer_tokens=4)
     # For each question: the best two, all, gold and none.
     assert len(prompts) == 12
-    longest = sorted(questions[0].documents, key=lambda d: -len(d.text))
-    assert prompts[0] == [d.text for d in longest[:2]]
-    assert {len(found) for found in prompts} == {0, 1, 2, 5}
+    texts = [d.text for d in sorted(questions[0].documents, key=lambda d: -len(d.text))]
+    assert [text in prompts[0] for text in texts] == [True, True, False, False, False]
+    assert prompts[0].index(texts[0]) < prompts[0].index(texts[1])
+    assert [sum(text in prompt for text in texts) for prompt in prompts[:4]] == [2, 5, len(questions[0].gold), 0]
     assert list(report.rows) == ["a", "b", "all documents", "gold documents", "no documents"]
     run(questions, twins, path, reranker=reranker, answers=2, answer_tokens=4)
     assert len(prompts) == 12
@@ -330,6 +336,41 @@ def test_the_right_answer_is_weighed_where_the_model_would_write_its_own(
     assert short.log_probability(told, ["02", "00"]) == pytest.approx(
         float(logits[len(prompt) - 1, target[0]]), rel=1e-4
     )
+
+
+def test_what_is_written_and_weighed_behind_a_prompt_read_once_is_what_reading_it_each_time_gives(
+    reranker: GradReranker, questions: list[Question]
+) -> None:
+    generator = reranker.generator
+    for question in questions:
+        prompt = answering(generator).ordinary_prompt(question.text, [], limit=10_000)
+        behind, target = BehindPrompt(generator, prompt), generator.tokenizer.content([" at nine, or ten"])[0].ids
+        for n in (1, 5, 40, 3):
+            whole = generator.write(question.text, [], max_new_tokens=n, layout=answering(generator))
+            assert behind.write(n) == whole.partition("\n")[0].strip()
+            expected = target_losses(generator, prompt, target[:n])
+            torch.testing.assert_close(behind.losses(target[:n]), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_writing_ends_with_the_line_or_the_text(reranker: GradReranker, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = reranker.generator
+    ids = generator.tokenizer.content(["\n\n one two\n three"])[0].ids
+    passes: list[int] = []
+    passed = BehindPrompt._pass
+
+    def dictated(self: BehindPrompt, tokens: Sequence[int], cache: Any = None, **options: Any) -> Any:
+        output = passed(self, tokens, cache, **options)
+        at = min(len(passes), len(ids) - 1)
+        passes.append(len(tokens))
+        output.logits[..., -1, :] = torch.nn.functional.one_hot(torch.tensor(ids[at]), output.logits.shape[-1])
+        return output
+
+    monkeypatch.setattr(BehindPrompt, "_pass", dictated)
+    assert BehindPrompt(generator, [1, 2, 3]).write(50) == "one two"
+    assert len(passes) < len(ids)
+    passes.clear()
+    monkeypatch.setattr(behind_module, "_ends", lambda generator: {ids[4]})
+    assert BehindPrompt(generator, [1, 2, 3]).write(50) == generator.tokenizer.decode(ids[:4]).strip()
 
 
 def test_an_answer_follows_examples_of_short_ones_whatever_the_words_of_the_ranking(reranker: GradReranker) -> None:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
+from gradrerank.evaluation.behind import BehindPrompt
 from gradrerank.evaluation.configurations import model_name
 from gradrerank.evaluation.ledger import Ledger, key_of
 from gradrerank.evaluation.measures import answer_f1, exact_match
-from gradrerank.evaluation.native import Ordinary, fitting, ordinary, target_losses
+from gradrerank.evaluation.native import Ordinary, fitting, ordinary
 from gradrerank.evaluation.questions import Question
 from gradrerank.lm.prompt import DocumentTokens, PromptLayout, PromptTexts
 from gradrerank.validation import is_blank
@@ -40,11 +42,7 @@ Answer: no""",
 
 
 def short_answer(
-    generator: Generator,
-    query: str,
-    documents: Sequence[DocumentTokens],
-    max_new_tokens: int,
-    layout: PromptLayout | None = None,
+    generator: Generator, query: str, documents: Sequence[DocumentTokens], max_new_tokens: int
 ) -> str:
     """The first line that the model writes behind documents and examples of short answers, greedily.
 
@@ -53,16 +51,28 @@ def short_answer(
         query: The question.
         documents: In the order in which they stand in the prompt; as many as fit are used.
         max_new_tokens: Most tokens of the answer.
-        layout: What :func:`answering` gave, where it is at hand.
     """
-    layout = layout or answering(generator)
-    written = generator.write(query, documents, max_new_tokens=max_new_tokens, layout=layout)
-    return written.partition("\n")[0].strip()
+    prompt = answering(generator).ordinary_prompt(query, documents, limit=generator.limit - max_new_tokens)
+    return BehindPrompt(generator, prompt).write(max_new_tokens)
 
 
 def answering(generator: Generator) -> PromptLayout:
     """The words around documents and question where a short answer follows; no chat template."""
     return PromptLayout(generator.tokenizer, SHORT_ANSWERS, name=generator.name, use_chat_template=False)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A question and its prompt, which passes through the model once, and only if something is not known yet."""
+
+    generator: Generator
+    question: Question
+    prompt: tuple[int, ...]
+
+    @cached_property
+    def behind(self) -> BehindPrompt:
+        """What the model makes of the prompt."""
+        return BehindPrompt(self.generator, self.prompt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +103,12 @@ class Answerer:
         """
         if all(map(is_blank, question.answers)):
             return {}
-        answer = self.answer(question, ids)
+        asked = self._asked(question, ids)
+        answer = self._written(asked)
         return {
             "EM": exact_match(answer, question.answers),
             "F1": answer_f1(answer, question.answers),
-            "log p": self.log_probability(question, ids),
+            "log p": self._weighed(asked),
         }
 
     def answer(self, question: Question, ids: Sequence[str]) -> str:
@@ -107,15 +118,7 @@ class Answerer:
             question: The question.
             ids: Documents in the order in which they stand in the prompt.
         """
-        generator, layout = self.reranker.generator, answering(self.reranker.generator)
-        documents, prompt = self._prompt(question, ids, layout)
-        key = key_of("answer", model_name(self.reranker), prompt, self.max_new_tokens)
-        known = self.ledger.get(key)
-        if known is None:
-            text = short_answer(generator, question.text, documents, self.max_new_tokens, layout)
-            known = {"kind": "answer", "question": question.id, "answer": text}
-            self.ledger.put(key, known)
-        return str(known["answer"])
+        return self._written(self._asked(question, ids))
 
     def log_probability(self, question: Question, ids: Sequence[str]) -> float:
         """Log-probability of the first right answer where the model would write its own, in nats.
@@ -124,28 +127,36 @@ class Answerer:
             question: The question, with at least one answer that is not blank.
             ids: Documents in the order in which they stand in the prompt.
         """
-        generator, layout = self.reranker.generator, answering(self.reranker.generator)
-        right = next(answer for answer in question.answers if not is_blank(answer))
-        target = generator.tokenizer.content([layout.spoken(right)])[0].ids[: self.max_new_tokens]
-        _, prompt = self._prompt(question, ids, layout)
-        key = key_of("answer log-probability", model_name(self.reranker), prompt, target)
-        known = self.ledger.get(key)
-        if known is None:
-            value = -float(target_losses(generator, prompt, target).double().sum())
-            known = {"kind": "answer log-probability", "question": question.id, "log_probability": value}
-            self.ledger.put(key, known)
-        return float(known["log_probability"])
+        return self._weighed(self._asked(question, ids))
 
-    def _prompt(
-        self, question: Question, ids: Sequence[str], layout: PromptLayout
-    ) -> tuple[list[DocumentTokens], tuple[int, ...]]:
-        """Documents, cut to one length where they do not fit, and the prompt in which they stand."""
+    def _asked(self, question: Question, ids: Sequence[str]) -> _Asked:
+        """The prompt in which documents stand, cut to one length where they do not fit."""
         generator, limit = self.reranker.generator, self.reranker.generator.limit - self.max_new_tokens
-        by_id = {d.id: d for d in question.documents}
+        layout, by_id = answering(generator), {d.id: d for d in question.documents}
         pairs = [(by_id[name].title, by_id[name].text) for name in ids]
         room = limit - len(layout.ordinary_prompt(question.text, [], limit=generator.limit))
         documents = fitting(generator, pairs, layout.documents(pairs), room)
-        return documents, layout.ordinary_prompt(question.text, documents, limit=limit)
+        return _Asked(generator, question, layout.ordinary_prompt(question.text, documents, limit=limit))
+
+    def _written(self, asked: _Asked) -> str:
+        key = key_of("answer", model_name(self.reranker), asked.prompt, self.max_new_tokens)
+        known = self.ledger.get(key)
+        if known is None:
+            known = {"kind": "answer", "question": asked.question.id, "answer": asked.behind.write(self.max_new_tokens)}
+            self.ledger.put(key, known)
+        return str(known["answer"])
+
+    def _weighed(self, asked: _Asked) -> float:
+        right = next(answer for answer in asked.question.answers if not is_blank(answer))
+        spoken = answering(self.reranker.generator).spoken(right)
+        target = self.reranker.generator.tokenizer.content([spoken])[0].ids[: self.max_new_tokens]
+        key = key_of("answer log-probability", model_name(self.reranker), asked.prompt, target)
+        known = self.ledger.get(key)
+        if known is None:
+            value = -float(asked.behind.losses(target).double().sum())
+            known = {"kind": "answer log-probability", "question": asked.question.id, "log_probability": value}
+            self.ledger.put(key, known)
+        return float(known["log_probability"])
 
     def drops(self, question: Question, order: Sequence[str], depths: Sequence[int]) -> dict[str, float]:
         """How much the log-probability of the answer falls without the first k documents of a ranking.
