@@ -29,6 +29,7 @@ from gradrerank.scorers import as_scorer
 SCORERS: dict[str, Scorer] = {
     "gates (z = 1)": GatesScorer(),
     "removal": RemovalScorer(),
+    "removal (z = 1)": RemovalScorer(z=1),
     "removal (part = 0)": RemovalScorer(part=0),
     "removal (part = 1)": RemovalScorer(part=1),
     "gates+likelihood": as_scorer("gates+likelihood"),

@@ -15,7 +15,7 @@ from gradrerank.lm.gated_attention import GatedAttention
 from gradrerank.lm.memory import Memory
 from gradrerank.scorers import as_scorer
 from gradrerank.scorers.removal import without_document
-from gradrerank.scorers.token_utilities import token_utilities
+from gradrerank.scorers.token_utilities import token_slopes, token_utilities
 
 FAMILIES = ["llama", "gemma3", "gpt2"]
 
@@ -69,8 +69,20 @@ def test_nothing_of_a_part_is_the_slope() -> None:
     losses = job.generator.losses(job.generator.remember(job.documents), job.continuation, torch.ones(1, 5))[0].numpy()
     slopes = token_utilities(job)
     expected = without_document(slopes, losses).mean(0)
-    np.testing.assert_allclose(RemovalScorer(part=0).score(job).utilities, expected, rtol=1e-4)
-    assert not np.allclose(RemovalScorer(part=1).score(job).utilities, expected, rtol=1e-3)
+    np.testing.assert_allclose(RemovalScorer(part=0, z=1).score(job).utilities, expected, rtol=1e-4)
+    assert not np.allclose(RemovalScorer(part=1, z=1).score(job).utilities, expected, rtol=1e-3)
+
+
+def test_slopes_and_losses_are_read_at_z() -> None:
+    job = job_of(dtype=torch.float64)
+    memory, n = job.generator.remember(job.documents), len(DOCUMENTS)
+    for z in (0.5, 0.9):
+        found = job.generator.gate_gradients(memory, job.continuation, torch.full((1, n), z))
+        at = RemovalScorer(part=0, z=z).score(job)
+        assert at.details["loss"] == pytest.approx(float(found.loss[0]), rel=1e-6)
+        # The mean over tokens of slopes is the slope of the mean; what bends the loss of each token is undone here.
+        slopes = token_slopes(job, memory, 8, z=z).utilities.mean(0)
+        np.testing.assert_allclose(slopes, -found.gradients[0].sum((0, 1)).numpy(), rtol=1e-4)
 
 
 @given(st.floats(-8, 8), st.floats(-8, 8))
@@ -106,7 +118,7 @@ def test_batches_change_nothing(family: str, batch_size: int) -> None:
 def test_tokens_loss_and_rows_are_reported() -> None:
     job = job_of()
     n_question, n_target = len(job.continuation.question), len(job.continuation.target)
-    scores = RemovalScorer().score(job)
+    scores = RemovalScorer(z=1).score(job)
     assert job.tokens["question"] == n_target * n_question + n_target * (n_target - 1) // 2
     assert scores.details["rows"] == n_target
     assert scores.details["loss"] == pytest.approx(AblationScorer().score(job).details["loss"], rel=1e-4)
@@ -137,7 +149,8 @@ def test_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "name"), [({"part": -0.1}, "part"), ({"part": 1.1}, "part"), ({"batch_size": 0}, "batch_size")]
+    ("options", "name"),
+    [({"part": -0.1}, "part"), ({"z": -0.1}, "z"), ({"part": 1.1}, "part"), ({"batch_size": 0}, "batch_size")],
 )
 def test_what_cannot_be_meant_is_refused(options: dict[str, float], name: str) -> None:
     with pytest.raises(InvalidArgumentError, match=name):

@@ -28,12 +28,12 @@ from gradrerank.evaluation import (
     Ranked,
     Report,
     Task,
+    answers,
     combination,
     evaluate,
     parse,
     save_reports,
 )
-from gradrerank.evaluation import answers
 from gradrerank.evaluation import behind as behind_module
 from gradrerank.evaluation import ledger as ledger_module
 from gradrerank.evaluation.answers import answering

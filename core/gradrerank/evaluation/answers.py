@@ -41,9 +41,7 @@ Answer: no""",
 )
 
 
-def short_answer(
-    generator: Generator, query: str, documents: Sequence[DocumentTokens], max_new_tokens: int
-) -> str:
+def short_answer(generator: Generator, query: str, documents: Sequence[DocumentTokens], max_new_tokens: int) -> str:
     """The first line that the model writes behind documents and examples of short answers, greedily.
 
     Args:

@@ -12,8 +12,10 @@ two of its bends are known without another pass:
 
     phi_i = mean over t of  log( p_t + (1 - p_t) exp( u_ti / (1 - p_t) ) )
 
-What is not followed is how layers answer to each other. Each target token needs a gradient of its own, so short
-targets (an answer) and many documents are where this costs less than ``ablation``, which is exact.
+What is not followed is how layers answer to each other. A point a little way along says more of that than the
+start, so slopes and losses are read where every gate is at ``z``, slightly below 1. Each target token needs a
+gradient of its own, so short targets (an answer) and many documents are where this costs less than ``ablation``,
+which is exact.
 """
 
 from __future__ import annotations
@@ -38,10 +40,12 @@ class RemovalScorer:
         part: How far the others take a document's place: 0 is the slope, 1 as far as they do in each head by
             itself. Where a head looks at one document alone, that step is large, and what follows answers less
             than in proportion; nine tenths is ten times the slope at most.
+        z: Where slopes and losses are read, from 0; 1 is every document as it is. Further down the other
+            documents, which stay where one is left out, fade with it.
         batch_size: Tokens of the target whose gradients are computed together.
 
     Raises:
-        InvalidArgumentError: When part is not between 0 and 1, or batch_size not a whole number from 1.
+        InvalidArgumentError: When part or z is out of range, or batch_size not a whole number from 1.
 
     Example:
         >>> RemovalScorer().name
@@ -49,25 +53,27 @@ class RemovalScorer:
     """
 
     part: float = 0.9
+    z: float = 0.95
     batch_size: int = field(default=8, kw_only=True)
     name: ClassVar[str] = "removal"
 
     def __post_init__(self) -> None:
         """Check the arguments."""
         check_number("part", self.part, minimum=0.0, maximum=1.0)
+        check_number("z", self.z, minimum=0.0)
         check_count("batch_size", self.batch_size)
 
     def score(self, job: ScoringJob) -> Scores:
         """Score by one row of a batch, forward and backward, for each token of the target.
 
         Returns:
-            Utilities in nats of the target's mean loss; ``details["loss"]`` is the loss with all documents.
+            Utilities in nats of the target's mean loss; ``details["loss"]`` is the loss at z.
 
         Raises:
             ScoringError: When a gradient or a loss is not finite.
         """
         memory = job.generator.reader.assemble(job.caches())
-        found = token_slopes(job, memory, self.batch_size, removal=self.part)
+        found = token_slopes(job, memory, self.batch_size, z=float(self.z), removal=self.part)
         # Here, since a token that cannot become more than certain would hide a slope without end.
         slopes = check_finite(found.utilities, f"the gradient that scorer {self.name!r} read for document")
         losses = check_finite(found.losses, f"the loss that scorer {self.name!r} read for token")

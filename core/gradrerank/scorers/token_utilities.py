@@ -27,7 +27,7 @@ class TokenSlopes(NamedTuple):
 
     Args:
         utilities: [T, n], nats per unit of z; positive helps.
-        losses: [T], negative log-likelihoods in nats with all documents.
+        losses: [T], negative log-likelihoods in nats at the same point.
     """
 
     utilities: NDArray[np.float64]
@@ -64,13 +64,16 @@ def token_utilities(job: ScoringJob, memory: Memory | None = None, batch_size: i
     return check_finite(found.utilities, "the gradient of a word of the target for document")
 
 
-def token_slopes(job: ScoringJob, memory: Memory, batch_size: int, *, removal: float = 0.0) -> TokenSlopes:
+def token_slopes(
+    job: ScoringJob, memory: Memory, batch_size: int, *, z: float = 1.0, removal: float = 0.0
+) -> TokenSlopes:
     """The utility of every document for every token of the target, and the loss of the token.
 
     Args:
         job: n documents, question and target; its count of tokens is increased.
         memory: The documents as the generator remembers them, one span each.
         batch_size: Tokens whose gradients are computed together.
+        z: The point at which they are taken, the same for all documents.
         removal: Between slopes (0) and removing a document from every head (1); see
             :mod:`gradrerank.lm.gated_attention`.
 
@@ -84,7 +87,7 @@ def token_slopes(job: ScoringJob, memory: Memory, batch_size: int, *, removal: f
     utilities, losses = np.empty((len(rows), memory.n_spans)), np.empty(len(rows))
     for start in range(0, len(rows), batch_size):
         batch = rows[start : start + batch_size]
-        gates = torch.ones(len(batch), memory.n_spans)
+        gates = torch.full((len(batch), memory.n_spans), z)
         found = job.generator.gate_gradients(memory, batch, gates, removal=removal)
         utilities[start : start + len(batch)] = -found.gradients.sum((1, 2)).cpu().double().numpy()
         losses[start : start + len(batch)] = found.loss.cpu().double().numpy()
