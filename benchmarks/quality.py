@@ -39,6 +39,7 @@ from gradrerank.evaluation import (
     save_reports,
     split_specs,
 )
+from gradrerank.evaluation.model_files import model_at
 
 
 def main(argv: Sequence[str] | None = None, reranker: GradReranker | None = None) -> None:
@@ -116,7 +117,8 @@ def _reranker(options: argparse.Namespace, base: GradReranker | None) -> GradRer
 
 def _reader(options: argparse.Namespace) -> GradReranker:
     """The model that answers, where it is another one than the one that ranks."""
-    return GradReranker(options.reader, device=options.device, dtype=options.reader_dtype)
+    model, more = model_at(options.reader, options.reader_dtype, options.device)
+    return GradReranker(model, **more)
 
 
 def _prompt(text: str) -> dict[str, Any]:
@@ -166,7 +168,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-document-tokens", type=int, default=None)
     add("--prompt", default="default", help=f"{', '.join(WORDINGS)}, or PromptTexts as JSON or a JSON file")
     add("--model", default=None, help="name or folder; the embedded one when left out")
-    add("--reader", default=None, help="name or folder of another model that answers from the best documents")
+    add("--reader", default=None, help="another model that answers from the best documents: name, folder or GGUF file")
     add("--reader-dtype", default=None)
     add("--device", default=None)
     add("--dtype", default=None)

@@ -44,6 +44,7 @@ from gradrerank.evaluation import (
 from gradrerank.evaluation.configurations import model_name
 from gradrerank.evaluation.ledger import key_of
 from gradrerank.evaluation.markdown import estimate, fill, markdown_table
+from gradrerank.evaluation.model_files import model_at
 from gradrerank.evaluation.probes import OwnPathScorer, error_in_spreads, hashed_words, input_embeddings
 from gradrerank.sources.combination import choose_sources
 
@@ -315,23 +316,12 @@ def _run(options: argparse.Namespace, make: Callable[..., GradReranker]) -> Run:
     @cache
     def made(name: str) -> GradReranker:
         if name == "second":
-            return make(_model(options.second), **settings)
+            model, more = model_at(options.second)
+            return make(model, **settings, **more)
         return make(options.model, **settings, **WORDINGS[name])
 
     second = Path(options.second).stem if options.second else None
     return Run(files, several, made, second, options.few, Ledger(options.resume))
-
-
-def _model(name: str) -> Any:
-    """A name or folder as it is; a GGUF file as a pair of dequantised model and tokenizer."""
-    if not name.endswith(".gguf"):
-        return name
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    folder, file = str(Path(name).parent), Path(name).name
-    model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=file, dtype=torch.float32)
-    return model, AutoTokenizer.from_pretrained(folder, gguf_file=file)
 
 
 def _sample(run: Run, options: argparse.Namespace) -> str:
