@@ -51,9 +51,9 @@ def fit_lasso(columns: ArrayLike, y: ArrayLike, alpha: float) -> LinearFit:
         The fit.
 
     Example:
-        >>> fit = fit_lasso([[0, 0], [0, 1], [1, 0], [1, 1]], [1.0, 1.0, 3.0, 3.0], alpha=0.0)
+        >>> fit = fit_lasso([[0, 0], [0, 1], [1, 0], [1, 1]], [1.0, 2.0, 3.0, 4.0], alpha=0.0)
         >>> fit.weights.round(6).tolist(), round(fit.intercept, 6)
-        ([2.0, 0.0], 1.0)
+        ([2.0, 1.0], 1.0)
     """
     x, target = np.asarray(columns, dtype=np.float64), np.asarray(y, dtype=np.float64)
     centre, deviation = x.mean(0), x.std(0)
