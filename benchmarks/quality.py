@@ -39,7 +39,6 @@ from gradrerank.evaluation import (
     save_reports,
     split_specs,
 )
-from gradrerank.evaluation.model_files import model_at
 
 
 def main(argv: Sequence[str] | None = None, reranker: GradReranker | None = None) -> None:
@@ -117,8 +116,7 @@ def _reranker(options: argparse.Namespace, base: GradReranker | None) -> GradRer
 
 def _reader(options: argparse.Namespace) -> GradReranker:
     """The model that answers, where it is another one than the one that ranks."""
-    model, more = model_at(options.reader, options.reader_dtype, options.device)
-    return GradReranker(model, **more)
+    return GradReranker(options.reader, device=options.device, dtype=options.reader_dtype)
 
 
 def _prompt(text: str) -> dict[str, Any]:

@@ -44,7 +44,6 @@ from gradrerank.evaluation import (
 from gradrerank.evaluation.configurations import model_name
 from gradrerank.evaluation.ledger import key_of
 from gradrerank.evaluation.markdown import estimate, fill, markdown_table
-from gradrerank.evaluation.model_files import model_at
 from gradrerank.evaluation.probes import OwnPathScorer, error_in_spreads, hashed_words, input_embeddings
 from gradrerank.sources.combination import choose_sources
 
@@ -316,8 +315,7 @@ def _run(options: argparse.Namespace, make: Callable[..., GradReranker]) -> Run:
     @cache
     def made(name: str) -> GradReranker:
         if name == "second":
-            model, more = model_at(options.second)
-            return make(model, **settings, **more)
+            return make(options.second, **settings)
         return make(options.model, **settings, **WORDINGS[name])
 
     second = Path(options.second).stem if options.second else None

