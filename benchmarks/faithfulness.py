@@ -29,9 +29,10 @@ from gradrerank.scorers import as_scorer
 SCORERS: dict[str, Scorer] = {
     "gates (z = 1)": GatesScorer(),
     "removal": RemovalScorer(),
-    "removal (z = 1)": RemovalScorer(z=1),
-    "removal (z = 1, part = 0)": RemovalScorer(part=0, z=1),
-    "removal (z = 1, part = 1)": RemovalScorer(part=1, z=1),
+    "removal (exact = 0)": RemovalScorer(exact=0),
+    "removal (exact = 0, z = 1)": RemovalScorer(exact=0, z=1),
+    "removal (exact = 0, z = 1, part = 0)": RemovalScorer(exact=0, part=0, z=1),
+    "removal (exact = 0, z = 1, part = 1)": RemovalScorer(exact=0, part=1, z=1),
     "gates+likelihood": as_scorer("gates+likelihood"),
     "gates (z = 1/n)": GatesScorer(z="uniform"),
     "gates (path of 8 from 0 to 1)": GatesScorer(steps=8),

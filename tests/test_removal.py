@@ -59,9 +59,9 @@ def test_in_one_head_it_is_leave_one_out_exactly(family: str, start: float) -> N
 @pytest.mark.parametrize("size", [1, 7, 10_000])
 def test_blocks_of_memory_change_nothing(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     job = job_of(dtype=torch.float64)
-    expected = RemovalScorer().score(job).utilities
+    expected = RemovalScorer(exact=0).score(job).utilities
     monkeypatch.setattr("gradrerank.lm.gated_attention._block_tokens", lambda stacked: size)
-    assert RemovalScorer().score(job).utilities == pytest.approx(expected, rel=1e-6)
+    assert RemovalScorer(exact=0).score(job).utilities == pytest.approx(expected, rel=1e-6)
 
 
 def test_nothing_of_a_part_is_the_slope() -> None:
@@ -69,8 +69,8 @@ def test_nothing_of_a_part_is_the_slope() -> None:
     losses = job.generator.losses(job.generator.remember(job.documents), job.continuation, torch.ones(1, 5))[0].numpy()
     slopes = token_utilities(job)
     expected = without_document(slopes, losses).mean(0)
-    np.testing.assert_allclose(RemovalScorer(part=0, z=1).score(job).utilities, expected, rtol=1e-4)
-    assert not np.allclose(RemovalScorer(part=1, z=1).score(job).utilities, expected, rtol=1e-3)
+    np.testing.assert_allclose(RemovalScorer(part=0, z=1, exact=0).score(job).utilities, expected, rtol=1e-4)
+    assert not np.allclose(RemovalScorer(part=1, z=1, exact=0).score(job).utilities, expected, rtol=1e-3)
 
 
 def test_slopes_and_losses_are_read_at_z() -> None:
@@ -78,7 +78,7 @@ def test_slopes_and_losses_are_read_at_z() -> None:
     memory, n = job.generator.remember(job.documents), len(DOCUMENTS)
     for z in (0.5, 0.9):
         found = job.generator.gate_gradients(memory, job.continuation, torch.full((1, n), z))
-        at = RemovalScorer(part=0, z=z).score(job)
+        at = RemovalScorer(part=0, z=z, exact=0).score(job)
         assert at.details["loss"] == pytest.approx(float(found.loss[0]), rel=1e-6)
         # The mean over tokens of slopes is the slope of the mean; what bends the loss of each token is undone here.
         slopes = token_slopes(job, memory, 8, z=z).utilities.mean(0)
@@ -115,13 +115,30 @@ def test_batches_change_nothing(family: str, batch_size: int) -> None:
     assert RemovalScorer(batch_size=batch_size).score(job).utilities == pytest.approx(expected, rel=1e-3, abs=1e-6)
 
 
-def test_tokens_loss_and_rows_are_reported() -> None:
+@pytest.mark.parametrize(("exact", "more_rows"), [(0, 0), (2, 3)])
+def test_tokens_loss_and_rows_are_reported(exact: int, more_rows: int) -> None:
     job = job_of()
     n_question, n_target = len(job.continuation.question), len(job.continuation.target)
-    scores = RemovalScorer(z=1).score(job)
-    assert job.tokens["question"] == n_target * n_question + n_target * (n_target - 1) // 2
-    assert scores.details["rows"] == n_target
+    scores = RemovalScorer(z=1, exact=exact).score(job)
+    one_a_token = n_target * n_question + n_target * (n_target - 1) // 2
+    assert job.tokens["question"] == one_a_token + more_rows * len(job.continuation)
+    assert scores.details["rows"] == n_target + more_rows
     assert scores.details["loss"] == pytest.approx(AblationScorer().score(job).details["loss"], rel=1e-4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("exact", [0, 1, 2, 5, 9])
+def test_where_the_loss_bends_most_documents_are_left_out_in_truth(family: str, exact: int) -> None:
+    job = job_of(family, dtype=torch.float64)
+    memory, n = job.generator.remember(job.documents), len(DOCUMENTS)
+    slopes, losses = token_slopes(job, memory, 8, z=0.95, removal=0.9)
+    rises = without_document(slopes, losses)
+    estimates, truths = rises.mean(0), np.array(AblationScorer().score(job).utilities)
+    doubtful = sorted(range(n), key=lambda i: -float((rises - slopes).mean(0)[i]))[:exact]
+    expected = [truths[i] if i in doubtful else estimates[i] for i in range(n)]
+    scores = RemovalScorer(exact=exact).score(job)
+    np.testing.assert_allclose(scores.utilities, expected, rtol=1e-6, atol=1e-12)
+    assert scores.details["exact"] == sorted(doubtful)
 
 
 @pytest.mark.real_model
@@ -150,7 +167,15 @@ def test_by_name() -> None:
 
 @pytest.mark.parametrize(
     ("options", "name"),
-    [({"part": -0.1}, "part"), ({"z": -0.1}, "z"), ({"part": 1.1}, "part"), ({"batch_size": 0}, "batch_size")],
+    [
+        ({"part": -0.1}, "part"),
+        ({"z": -0.1}, "z"),
+        ({"part": 1.1}, "part"),
+        ({"exact": -1}, "exact"),
+        ({"exact": True}, "exact"),
+        ({"exact": 0.5}, "exact"),
+        ({"batch_size": 0}, "batch_size"),
+    ],
 )
 def test_what_cannot_be_meant_is_refused(options: dict[str, float], name: str) -> None:
     with pytest.raises(InvalidArgumentError, match=name):

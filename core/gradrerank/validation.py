@@ -73,17 +73,18 @@ def check_queries(queries: Any) -> list[str]:
     return [check_query(query, f"queries[{i}]") for i, query in enumerate(queries)]
 
 
-def check_count(name: str, value: Any) -> int:
-    """A whole number from 1 as a plain int; numpy integers are accepted.
+def check_count(name: str, value: Any, *, minimum: int = 1) -> int:
+    """A whole number as a plain int; numpy integers are accepted.
 
     Args:
         name: Name of the argument, for the message.
         value: What the caller passed.
+        minimum: The smallest number allowed, itself included.
 
     Raises:
-        InvalidArgumentError: When it is a bool, not a whole-number type, or below 1.
+        InvalidArgumentError: When it is a bool, not a whole-number type, or below the minimum.
     """
-    return _count(name, value, 1, "a whole number >= 1")
+    return _count(name, value, minimum, f"a whole number >= {minimum}")
 
 
 def check_optional_count(name: str, value: Any, *, minimum: int = 1) -> int | None:
@@ -106,10 +107,10 @@ def check_optional_count(name: str, value: Any, *, minimum: int = 1) -> int | No
 
 def _count(name: str, value: Any, minimum: int, expected: str) -> int:
     try:
-        count = 0 if _is_bool(value) else operator.index(value)
+        count = operator.index(value)
     except TypeError as error:
         raise InvalidArgumentError(f"{name} must be {expected}, got {_shown(value)}") from error
-    if count < minimum:
+    if count < minimum or _is_bool(value):
         raise InvalidArgumentError(f"{name} must be {expected}, got {_shown(value)}")
     return count
 

@@ -8,11 +8,15 @@ documents are read once; the question passes through the model n + 1 times.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from gradrerank.scorers.base import Scores, ScoringJob
 from gradrerank.validation import check_count
+
+if TYPE_CHECKING:
+    from gradrerank.lm.memory import Memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +44,32 @@ class AblationScorer:
             Utilities in nats of the target's mean loss; ``details["loss"]`` is the loss with all
             documents.
         """
-        import torch
-
-        n = len(job.documents)
         memory = job.generator.reader.assemble(job.caches())
-        gates = torch.cat([torch.ones(1, n), 1 - torch.eye(n)])
-        batches = [job.generator.losses(memory, job.continuation, rows) for rows in gates.split(self.batch_size)]
-        losses = torch.cat(batches).mean(-1)
-        job.tokens["question"] += (n + 1) * len(job.continuation)
-        return Scores((losses[1:] - losses[0]).tolist(), details={"loss": float(losses[0]), "rows": n + 1})
+        n = len(job.documents)
+        loss, rises = leave_out(job, memory, range(n), self.batch_size)
+        return Scores(rises, details={"loss": loss, "rows": n + 1})
+
+
+def leave_out(
+    job: ScoringJob, memory: Memory, chosen: Sequence[int], batch_size: int = 16
+) -> tuple[float, list[float]]:
+    """Leave some documents out, one at a time, from all of them.
+
+    Args:
+        job: n documents, question and target; its count of tokens is increased.
+        memory: The documents as the generator remembers them, one span each.
+        chosen: Places of the k documents that are left out.
+        batch_size: Settings of the gates that pass through the model together.
+
+    Returns:
+        The loss with all documents, and by how much it rises without each of the k, in nats of the target's
+        mean loss; it takes k + 1 rows of the question.
+    """
+    import torch
+
+    n = len(job.documents)
+    gates = torch.cat([torch.ones(1, n), 1 - torch.eye(n)[list(chosen)]])
+    batches = [job.generator.losses(memory, job.continuation, rows) for rows in gates.split(batch_size)]
+    losses = torch.cat(batches).mean(-1)
+    job.tokens["question"] += len(gates) * len(job.continuation)
+    return float(losses[0]), (losses[1:] - losses[0]).tolist()

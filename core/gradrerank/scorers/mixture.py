@@ -18,7 +18,7 @@ from gradrerank.context.simplex import project_simplex
 from gradrerank.errors import InvalidArgumentError
 from gradrerank.scorers.base import Scores, ScoringJob
 from gradrerank.scorers.checking import check_finite
-from gradrerank.validation import check_number, check_optional_count
+from gradrerank.validation import check_count, check_number, check_optional_count
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,9 +57,7 @@ class MixtureScorer:
     def __post_init__(self) -> None:
         """Check every argument that needs no model."""
         for name in ("steps", "layer"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise InvalidArgumentError(f"{name} must be 0 or a positive int, got {value!r}")
+            check_count(name, getattr(self, name), minimum=0)
         check_number("step_size", self.step_size, minimum=0.0)
         check_optional_count("k", self.k)
 
