@@ -108,3 +108,61 @@ def test_the_mean_orders_as_query_likelihood_at_any_temperature_of_shares_far_ab
 def test_a_temperature_that_cannot_be_used_is_refused(temperature: float) -> None:
     with pytest.raises(InvalidArgumentError, match="temperature"):
         LikelihoodScorer(shares=True, temperature=temperature)
+
+
+def readings(generator: Generator, ids: tuple[int, ...], title: int, window: int) -> list[tuple[int, range]]:
+    """Where each reading of a document ends, and which of its tokens are out of sight."""
+    parts = [range(start, min(start + window, len(ids))) for start in range(title, len(ids), window)]
+    hidden = [(part.stop, range(title, part.start)) for part in parts] if len(parts) > 1 else []
+    return [(len(ids), range(0)), *hidden]
+
+
+def losses_without(generator: Generator, ids: tuple[int, ...], hidden: range, asked: Continuation) -> torch.Tensor:
+    """Losses behind a document some of whose tokens have a closed gate."""
+    spans = [[int(place in hidden) for place in range(len(ids))]]
+    memory = generator.reader.assemble(generator.reader.read([ids]), spans)
+    return generator.losses(memory, asked, torch.tensor([[1.0, 0.0][: memory.n_spans]]))[0]
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3", "gpt2", "mistral"])
+@pytest.mark.parametrize("window", [1, 7, 16, 1000])
+def test_the_best_part_stands_for_a_long_document(family: str, window: int) -> None:
+    """Against gates: a part is a document that ends there and whose earlier text is removed, but for its title."""
+    generator = Generator(*tiny(family, dtype=torch.float64))
+    job = job_of(generator)
+    scores = LikelihoodScorer(window=window).score(job)
+    expected, n_rows = [], 1
+    for document in job.documents:
+        found = readings(generator, document.ids, document.body_start, window)
+        behind = [losses_without(generator, document.ids[:end], hidden, job.continuation) for end, hidden in found]
+        expected.append(scores.details["loss"] - min(float(losses.mean()) for losses in behind))
+        n_rows += len(behind)
+    assert scores.utilities == pytest.approx(expected, abs=1e-6)
+    assert scores.details["rows"] == n_rows
+    assert job.tokens["question"] == n_rows * len(job.continuation)
+
+
+def test_shares_are_read_behind_the_best_part() -> None:
+    generator = Generator(*tiny("llama", dtype=torch.float64))
+    job = job_of(generator)
+    best = []
+    for document in job.documents:
+        found = readings(generator, document.ids, document.body_start, 16)
+        behind = [losses_without(generator, document.ids[:end], hidden, job.continuation) for end, hidden in found]
+        best.append(min(behind, key=lambda losses: float(losses.mean())))
+    expected = (-torch.stack(best) / 3).softmax(0).mean(1) - 1 / 3
+    scores = LikelihoodScorer(shares=True, temperature=3, window=16).score(job)
+    assert scores.utilities == pytest.approx(expected.tolist(), abs=1e-6)
+
+
+def test_documents_within_the_window_cost_and_score_as_without_one() -> None:
+    generator = Generator(*tiny("llama"))
+    plain, windowed = job_of(generator), job_of(generator)
+    assert LikelihoodScorer(window=500).score(windowed) == LikelihoodScorer().score(plain)
+    assert windowed.tokens["question"] == plain.tokens["question"]
+
+
+@pytest.mark.parametrize("window", [0, -1, 2.5, True])
+def test_a_window_that_cannot_be_used_is_refused(window: float) -> None:
+    with pytest.raises(InvalidArgumentError, match="window"):
+        LikelihoodScorer(window=window)  # type: ignore[arg-type]

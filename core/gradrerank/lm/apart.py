@@ -1,7 +1,8 @@
-"""Losses behind one document at a time: what each says on its own.
+"""Losses behind one document at a time, or behind a part of it: what each says on its own.
 
-Every row reads the prefix and one document's cache, like an ordinary prompt with this document alone.
-All rows pass through the model as one row of many texts, so nothing is padded.
+Every row reads the prefix and one document's cache, like an ordinary prompt with this document alone. A row
+that reads a part of the cache stands where that part ends, and no token of the document passes through the model
+again for it. All rows pass as one row of many texts, so nothing is padded.
 """
 
 from __future__ import annotations
@@ -28,21 +29,49 @@ if TYPE_CHECKING:
 _TOKENS_AT_ONCE = 1024
 
 
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """What a text sees of a document.
+
+    Args:
+        cache: The document.
+        parts: Its tokens that are seen, as ranges ``(start, end)`` in ascending order, at least one.
+    """
+
+    cache: DocumentCache
+    parts: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def whole(cls, cache: DocumentCache) -> Excerpt:
+        """All of a document."""
+        return cls(cache, ((0, len(cache)),))
+
+    @property
+    def end(self) -> int:
+        """The place in the document after its last token that is seen."""
+        return self.parts[-1][1]
+
+    def positions(self) -> Tensor:
+        """[n] places in the document of the tokens that are seen."""
+        return torch.cat([torch.arange(start, end) for start, end in self.parts])
+
+
 @dataclass(slots=True)
 class ApartAttention:
-    """Lets each text of a row see the prefix, its own document and itself.
+    """Lets each text of a row see the prefix, its own document or a part of it, and itself.
 
     Args:
         prefix: Keys and values of the prefix.
-        caches: The document of each text, None for a text without one.
+        excerpts: What each text sees of a document, None for a text without one.
         texts: Where each text starts and ends in the row.
-        masks: Masks by length of text, tokens before it and attention window; made on first use.
+        masks: Masks by length of text, tokens before it and, where attention has a window, text and window; made
+            on first use.
     """
 
     prefix: DocumentCache
-    caches: Sequence[DocumentCache | None]
+    excerpts: Sequence[Excerpt | None]
     texts: Sequence[tuple[int, int]]
-    masks: dict[tuple[int, int, int | None], Tensor] = field(default_factory=dict)
+    masks: dict[tuple[int, int, tuple[int, int] | None], Tensor] = field(default_factory=dict)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None) -> Tensor:
         """Attention of one layer.
@@ -60,39 +89,53 @@ class ApartAttention:
         """
         kv_heads = key.shape[1]
         outputs = []
-        for cache, (start, end) in zip(self.caches, self.texts, strict=True):
-            before = [self.prefix] if cache is None else [self.prefix, cache]
-            keys = torch.cat([*(part.keys[layer] for part in before), key[0, :, start:end]], dim=1)
-            values = torch.cat([*(part.values[layer] for part in before), value[0, :, start:end]], dim=1)
+        for index, (excerpt, (start, end)) in enumerate(zip(self.excerpts, self.texts, strict=True)):
+            seen = [self.prefix.keys[layer]], [self.prefix.values[layer]]
+            if excerpt is not None:
+                for held, part in zip(seen, (excerpt.cache.keys[layer], excerpt.cache.values[layer]), strict=True):
+                    held += [part[:, first:last] for first, last in excerpt.parts]
+            keys = torch.cat([*seen[0], key[0, :, start:end]], dim=1)
+            values = torch.cat([*seen[1], value[0, :, start:end]], dim=1)
             # The heads of a group share their keys, so they stand below each other as further queries.
             stacked = query[0, :, start:end].reshape(kv_heads, -1, query.shape[-1])
-            mask = self._mask(end - start, keys.shape[1] - (end - start), window, query.shape[1] // kv_heads)
-            seen = functional.scaled_dot_product_attention(
+            mask = self._mask(index, keys.shape[1] - (end - start), window, query.shape[1] // kv_heads)
+            mixed = functional.scaled_dot_product_attention(
                 stacked[None], keys[None], values[None], attn_mask=mask, scale=scale
             )
-            outputs.append(seen.reshape(1, query.shape[1], end - start, -1))
+            outputs.append(mixed.reshape(1, query.shape[1], end - start, -1))
         return torch.cat(outputs, dim=2)
 
-    def _mask(self, length: int, before: int, window: int | None, groups: int) -> Tensor:
-        """[groups * length, before + length] what each new token sees."""
-        key = (length, before, window)
+    def _mask(self, index: int, before: int, window: int | None, groups: int) -> Tensor:
+        """[groups * length, before + length] what each new token of a text sees."""
+        start, end = self.texts[index]
+        key = (end - start, before, None if window is None else (index, window))
         if key not in self.masks:
-            mask = torch.ones(length, before + length, dtype=torch.bool, device=self.prefix.keys.device)
-            mask.tril_(before)
+            mask = torch.ones(end - start, before + end - start, dtype=torch.bool).tril_(before)
             if window is not None:
-                mask.triu_(before - window + 1)
-            self.masks[key] = mask.repeat(groups, 1)
+                mask &= self._steps_back(index) < window
+            self.masks[key] = mask.repeat(groups, 1).to(self.prefix.keys.device)
         return self.masks[key]
+
+    def _steps_back(self, index: int) -> Tensor:
+        """[length, before + length] how far each token that a new one may see lies back; excerpts leave gaps."""
+        first, excerpt = len(self.prefix), self.excerpts[index]
+        start, end = self.texts[index]
+        seen = [torch.arange(first)]
+        if excerpt is not None:
+            seen.append(first + excerpt.positions())
+            first += excerpt.end
+        new = torch.arange(first, first + end - start)
+        return new[:, None] - torch.cat([*seen, new])
 
 
 def losses_apart(
-    generator: Generator, caches: Sequence[DocumentCache | None], continuations: Sequence[Continuation]
+    generator: Generator, excerpts: Sequence[Excerpt | None], continuations: Sequence[Continuation]
 ) -> list[Tensor]:
-    """Losses of n continuations, each behind its own document alone.
+    """Losses of n continuations, each behind its own document, or a part of it, alone.
 
     Args:
         generator: The model.
-        caches: The document before each continuation; None for the bare prompt.
+        excerpts: What each continuation sees of a document; None for the bare prompt.
         continuations: n questions and targets.
 
     Returns:
@@ -100,7 +143,7 @@ def losses_apart(
     """
 
     def read(rows: Sequence[int]) -> list[Tensor]:
-        return _losses(generator, [caches[i] for i in rows], [continuations[i] for i in rows])
+        return _losses(generator, [excerpts[i] for i in rows], [continuations[i] for i in rows])
 
     losses: list[Tensor] = []
     with generator.exact_mode(grad=False):
@@ -123,19 +166,19 @@ def _batches(continuations: Sequence[Continuation]) -> Iterator[list[int]]:
 
 
 def _losses(
-    generator: Generator, caches: Sequence[DocumentCache | None], continuations: Sequence[Continuation]
+    generator: Generator, excerpts: Sequence[Excerpt | None], continuations: Sequence[Continuation]
 ) -> list[Tensor]:
     device, prefix = generator.device, generator.reader.prefix().parts[0]
     ends = list(accumulate(map(len, continuations)))
     texts = list(zip([0, *ends[:-1]], ends, strict=True))
-    first = [len(prefix) + (0 if cache is None else len(cache)) for cache in caches]
+    first = [len(prefix) + (0 if excerpt is None else excerpt.end) for excerpt in excerpts]
     positions = [torch.arange(a, a + end - start) for a, (start, end) in zip(first, texts, strict=True)]
     ids = [token for c in continuations for token in c.question + c.target[:-1]]
     keep = [i for c, (_, end) in zip(continuations, texts, strict=True) for i in range(end - len(c.target), end)]
     job = Reading(
         memory=None,
         positions=torch.cat(positions).to(device),
-        apart=ApartAttention(prefix, caches, texts),
+        apart=ApartAttention(prefix, excerpts, texts),
     )
     logits = generator.engine.logits(torch.tensor([ids], device=device), job, torch.tensor(keep, device=device))[0]
     labels = torch.tensor([token for c in continuations for token in c.target], device=device)

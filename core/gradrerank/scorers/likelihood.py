@@ -16,20 +16,27 @@ was written by one of the n candidates. With the loss l_ik of token k of T behin
 r is the responsibility of document i for token k in a mixture of all documents. A document that holds
 one part of a question made of two is not set back by the other part, as it is in the mean, and words
 that all documents explain alike count for none of them.
+
+With ``window``, a longer document is read in parts too, each behind its title, and the reading behind which the
+target is likeliest stands for the document: what matters in a long text is one passage, and all the rest of it takes
+its share of the attention.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, ClassVar
 
 from gradrerank.errors import InvalidArgumentError
 from gradrerank.scorers.base import Scores, ScoringJob
-from gradrerank.validation import check_number
+from gradrerank.validation import check_number, check_optional_count
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from gradrerank.lm.apart import Excerpt
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +46,12 @@ class LikelihoodScorer:
     Args:
         shares: Whether the utility is the share of the target's tokens that the document explains among
             the candidates, about an equal share, instead of the mean gain in nats.
-        temperature: How far shares are levelled, above 0; at 1 they are the probabilities of the model.
+        temperature: How far shares are levelled, above 0; at 1 they are the probabilities of the model, and far
+            above it shares order as the mean does.
+        window: Tokens of the parts that a longer document is read in, beside the whole; None reads the whole alone.
 
     Raises:
-        InvalidArgumentError: When temperature is not above 0.
+        InvalidArgumentError: When temperature is not above 0, or window not a whole number from 1.
 
     Example:
         >>> LikelihoodScorer().name
@@ -51,10 +60,12 @@ class LikelihoodScorer:
 
     shares: bool = False
     temperature: float = 2.0
+    window: int | None = None
     name: ClassVar[str] = "likelihood"
 
     def __post_init__(self) -> None:
-        """Check the temperature."""
+        """Check temperature and window."""
+        check_optional_count("window", self.window)
         if check_number("temperature", self.temperature, minimum=0.0) == 0:
             raise InvalidArgumentError("temperature must be above 0, got 0")
 
@@ -73,16 +84,32 @@ class LikelihoodScorer:
 
         from gradrerank.lm.apart import losses_apart
 
-        rows = [None, *jobs[0].caches()]
+        readings = self._readings(jobs[0])
+        rows = [None, *chain.from_iterable(readings)]
         found = losses_apart(jobs[0].generator, rows * len(jobs), [job.continuation for job in jobs for _ in rows])
         results = []
         for i, job in enumerate(jobs):
             alone, *behind = found[i * len(rows) : (i + 1) * len(rows)]
+            of_each = torch.stack(behind).split([len(excerpts) for excerpts in readings])
+            best = torch.stack([losses[losses.mean(1).argmin()] for losses in of_each])
             job.tokens["documents"] += 0
             job.tokens["question"] += len(rows) * len(job.continuation)
             details = {"loss": float(alone.mean()), "rows": len(rows)}
-            results.append(Scores(self._utilities(alone, torch.stack(behind)), details=details))
+            results.append(Scores(self._utilities(alone, best), details=details))
         return results
+
+    def _readings(self, job: ScoringJob) -> list[list[Excerpt]]:
+        """For each document the whole, and its parts where it is longer than a window."""
+        from gradrerank.lm.apart import Excerpt
+
+        readings = []
+        for document, cache in zip(job.documents, job.caches(), strict=True):
+            title = [(0, document.body_start)] if document.body_start else []
+            starts = range(document.body_start, len(document), self.window or len(document))
+            parts = [(start, min(start + starts.step, len(document))) for start in starts]
+            excerpts = [Excerpt(cache, (*title, part)) for part in parts]
+            readings.append([Excerpt.whole(cache), *(excerpts if len(parts) > 1 else [])])
+        return readings
 
     def _utilities(self, alone: Tensor, behind: Tensor) -> list[float]:
         """[T] and [n, T] losses of each token as n utilities."""
