@@ -7,6 +7,8 @@ from collections import Counter
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from tiny import tiny
 
 from gradrerank import GradReranker
@@ -14,6 +16,7 @@ from gradrerank.errors import InvalidArgumentError
 from gradrerank.lm.generator import Generator
 from gradrerank.lm.prompt import Continuation
 from gradrerank.scorers import LikelihoodScorer, ScoringJob
+from gradrerank.scorers.likelihood import equal_parts
 
 TEXTS = [(None, "The ferry leaves at 8:40 from the east pier."), ("Museum", "Closed."), (None, "A tram " * 20)]
 
@@ -89,7 +92,7 @@ def test_shares_are_responsibilities_of_a_mixture() -> None:
             logs = generator.plain(input_ids=torch.tensor([ids]), use_cache=False).logits[0].double().log_softmax(-1)
         first = len(ids) - len(job.continuation.target)
         losses.append([-float(logs[i - 1, ids[i]]) for i in range(first, len(ids))])
-    weights = [[math.exp(-loss / 2) for loss in row] for row in losses]
+    weights = [[math.exp(-loss / 3) for loss in row] for row in losses]
     totals = [sum(column) for column in zip(*weights, strict=True)]
     expected = [sum(w / t for w, t in zip(row, totals, strict=True)) / len(row) - 1 / 3 for row in weights]
     found = LikelihoodScorer(shares=True).score(job).utilities
@@ -111,10 +114,8 @@ def test_a_temperature_that_cannot_be_used_is_refused(temperature: float) -> Non
 
 
 def readings(generator: Generator, ids: tuple[int, ...], title: int, window: int) -> list[tuple[int, range]]:
-    """Where each reading of a document ends, and which of its tokens are out of sight."""
-    parts = [range(start, min(start + window, len(ids))) for start in range(title, len(ids), window)]
-    hidden = [(part.stop, range(title, part.start)) for part in parts] if len(parts) > 1 else []
-    return [(len(ids), range(0)), *hidden]
+    """Where each part of a document ends, and which of the tokens before are out of sight."""
+    return [(end, range(title, start)) for start, end in equal_parts(title, len(ids), window)]
 
 
 def losses_without(generator: Generator, ids: tuple[int, ...], hidden: range, asked: Continuation) -> torch.Tensor:
@@ -142,6 +143,19 @@ def test_the_best_part_stands_for_a_long_document(family: str, window: int) -> N
     assert job.tokens["question"] == n_rows * len(job.continuation)
 
 
+@given(st.integers(0, 50), st.integers(1, 500), st.integers(1, 200))
+def test_parts_are_equal_cover_the_text_and_are_as_near_to_the_window_as_can_be(
+    start: int, length: int, size: int
+) -> None:
+    parts = equal_parts(start, start + length, size)
+    assert [start, *(end for _, end in parts)] == [*(begin for begin, _ in parts), start + length]
+    lengths = [end - begin for begin, end in parts]
+    assert min(lengths) >= 1
+    assert max(lengths) - min(lengths) <= 1
+    assert len(parts) == max(1, int(length / size + 0.5))
+    assert equal_parts(start, start + length, None) == [(start, start + length)]
+
+
 def test_shares_are_read_behind_the_best_part() -> None:
     generator = Generator(*tiny("llama", dtype=torch.float64))
     job = job_of(generator)
@@ -151,7 +165,7 @@ def test_shares_are_read_behind_the_best_part() -> None:
         behind = [losses_without(generator, document.ids[:end], hidden, job.continuation) for end, hidden in found]
         best.append(min(behind, key=lambda losses: float(losses.mean())))
     expected = (-torch.stack(best) / 3).softmax(0).mean(1) - 1 / 3
-    scores = LikelihoodScorer(shares=True, temperature=3, window=16).score(job)
+    scores = LikelihoodScorer(shares=True, window=16).score(job)
     assert scores.utilities == pytest.approx(expected.tolist(), abs=1e-6)
 
 

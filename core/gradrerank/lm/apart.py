@@ -41,11 +41,6 @@ class Excerpt:
     cache: DocumentCache
     parts: tuple[tuple[int, int], ...]
 
-    @classmethod
-    def whole(cls, cache: DocumentCache) -> Excerpt:
-        """All of a document."""
-        return cls(cache, ((0, len(cache)),))
-
     @property
     def end(self) -> int:
         """The place in the document after its last token that is seen."""

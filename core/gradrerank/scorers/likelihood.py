@@ -17,9 +17,9 @@ r is the responsibility of document i for token k in a mixture of all documents.
 one part of a question made of two is not set back by the other part, as it is in the mean, and words
 that all documents explain alike count for none of them.
 
-With ``window``, a longer document is read in parts too, each behind its title, and the reading behind which the
-target is likeliest stands for the document: what matters in a long text is one passage, and all the rest of it takes
-its share of the attention.
+With ``window``, a long document is read in parts of about that many tokens, each behind its title, and the part
+behind which the target is likeliest stands for the document: what matters in a long text is one passage, and all the
+rest of it takes its share of the attention.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class LikelihoodScorer:
             the candidates, about an equal share, instead of the mean gain in nats.
         temperature: How far shares are levelled, above 0; at 1 they are the probabilities of the model, and far
             above it shares order as the mean does.
-        window: Tokens of the parts that a longer document is read in, beside the whole; None reads the whole alone.
+        window: About how many tokens the parts have in which a long document is read, all of equal length, so that
+            one of up to half as many again is read as a whole; None reads every document as a whole.
 
     Raises:
         InvalidArgumentError: When temperature is not above 0, or window not a whole number from 1.
@@ -59,7 +60,7 @@ class LikelihoodScorer:
     """
 
     shares: bool = False
-    temperature: float = 2.0
+    temperature: float = 3.0
     window: int | None = None
     name: ClassVar[str] = "likelihood"
 
@@ -99,16 +100,14 @@ class LikelihoodScorer:
         return results
 
     def _readings(self, job: ScoringJob) -> list[list[Excerpt]]:
-        """For each document the whole, and its parts where it is longer than a window."""
+        """For each document its parts, or the whole where it is about as long as a window."""
         from gradrerank.lm.apart import Excerpt
 
         readings = []
         for document, cache in zip(job.documents, job.caches(), strict=True):
             title = [(0, document.body_start)] if document.body_start else []
-            starts = range(document.body_start, len(document), self.window or len(document))
-            parts = [(start, min(start + starts.step, len(document))) for start in starts]
-            excerpts = [Excerpt(cache, (*title, part)) for part in parts]
-            readings.append([Excerpt.whole(cache), *(excerpts if len(parts) > 1 else [])])
+            parts = equal_parts(document.body_start, len(document), self.window)
+            readings.append([Excerpt(cache, (*title, part)) for part in parts])
         return readings
 
     def _utilities(self, alone: Tensor, behind: Tensor) -> list[float]:
@@ -119,3 +118,24 @@ class LikelihoodScorer:
             utilities = alone.mean() - behind.mean(1)
         plain: list[float] = utilities.tolist()
         return plain
+
+
+def equal_parts(start: int, end: int, size: int | None) -> list[tuple[int, int]]:
+    """Cut a range into parts of equal length, as many as bring them nearest to a size.
+
+    Args:
+        start: First place.
+        end: The place after the last one.
+        size: The length that is wanted; None cuts nothing.
+
+    Returns:
+        Ranges ``(start, end)``, at least one; their lengths differ by one at most.
+
+    Example:
+        >>> equal_parts(0, 70, 48), equal_parts(10, 90, 40)
+        ([(0, 70)], [(10, 50), (50, 90)])
+    """
+    length = end - start
+    count = 1 if size is None else max(1, (2 * length + size) // (2 * size))
+    edges = [start + length * k // count for k in range(count + 1)]
+    return list(zip(edges, edges[1:], strict=False))
