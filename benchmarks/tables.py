@@ -4,9 +4,9 @@ r"""The results tables of README.md and benchmarks/RESULTS.md, from the JSON fil
     python benchmarks/tables.py add run.json     # keeps means and intervals in results/quality-A.json, then as below
     python benchmarks/tables.py                  # writes both tables anew
 
-``add`` joins configurations and measures with those that are there already, newer ones in their place. It
-refuses figures of another number of questions or other settings than the rest of the file; ``--replace``
-starts the file anew.
+``add`` joins configurations and measures with those that are there already, newer ones in their place; a
+difference from something that was measured anew is dropped where it was not. It refuses figures of another number
+of questions or other settings than the rest of the file; ``--replace`` starts the file anew.
 """
 
 from __future__ import annotations
@@ -98,10 +98,22 @@ def _joined(old: Mapping[str, Any], new: Mapping[str, Any], name: str) -> dict[s
     for key in ("questions", "settings"):
         if old[key] != new[key]:
             raise SystemExit(f"{name} holds figures of {key} {old[key]}, not {new[key]}; --replace forgets them")
-    rows = dict(old["configurations"])
+    rows = {row: _without_differences(m, new["configurations"]) for row, m in old["configurations"].items()}
     for row, measures in new["configurations"].items():
         rows[row] = {**rows.get(row, {}), **measures}
     return {**new, "configurations": rows}
+
+
+def _without_differences(measures: Mapping[str, Any], anew: Mapping[str, Any]) -> dict[str, Any]:
+    """Figures less their differences from configurations that were measured anew, which hold no longer."""
+    return {
+        measure: {
+            name: value
+            for name, value in found.items()
+            if name != "difference" or measure not in anew.get(value["from"], {})
+        }
+        for measure, found in measures.items()
+    }
 
 
 def written(folder: Path) -> dict[Path, str]:

@@ -54,6 +54,17 @@ def test_figures_are_joined_with_those_that_are_there(tables: ModuleType, tmp_pa
     assert path.name == "quality-toy.json" and "values" not in path.read_text("utf-8")
 
 
+def test_differences_from_what_was_measured_anew_are_dropped(tables: ModuleType, tmp_path: Path) -> None:
+    first = run({"a": {"RR": 0.5, "F1": 0.5}, "b": {"RR": 0.25, "F1": 0.25}})
+    for found in first["reports"][0]["configurations"]["b"]["measures"].values():
+        found["difference"] = {"mean": -0.25, "low": -0.5, "high": 0.0, "n": 3}
+    tables.add(first, tmp_path)
+    (path,) = tables.add(run({"a": {"RR": 0.75}}), tmp_path)
+    row = json.loads(path.read_text("utf-8"))["configurations"]["b"]
+    assert "difference" not in row["RR"] and row["RR"]["mean"] == 0.25
+    assert row["F1"]["difference"]["from"] == "a"
+
+
 @pytest.mark.parametrize("other", [{"questions": 4}, {"target": "reference"}])
 def test_figures_of_another_run_are_not_mixed_in(tables: ModuleType, tmp_path: Path, other: dict[str, Any]) -> None:
     tables.add(run({"a": {"RR": 0.5}}), tmp_path)
