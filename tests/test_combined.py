@@ -91,7 +91,8 @@ def test_equals_its_parts() -> None:
     both = {d.text: d for d in reranker.rerank(QUERY, DOCUMENTS, scorer="gates+likelihood")}
     gates = {d.text: d.score for d in reranker.rerank(QUERY, DOCUMENTS, scorer=GatesScorer(best=2))}
     apart = {
-        d.text: d.score for d in reranker.rerank(QUERY, DOCUMENTS, scorer=LikelihoodScorer(shares=True, window=96))
+        d.text: d.score
+        for d in reranker.rerank(QUERY, DOCUMENTS, scorer=LikelihoodScorer(shares=True, windows=(64, 128)))
     }
     for text, document in both.items():
         assert document.scores["gates"] == pytest.approx(gates[text], abs=1e-6)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from tiny import tiny
 
 from gradrerank import GradReranker
 from gradrerank.errors import InvalidArgumentError
 from gradrerank.lm.generator import Generator
-from gradrerank.lm.prompt import Continuation
+from gradrerank.lm.prompt import Continuation, DocumentTokens
 from gradrerank.scorers import LikelihoodScorer, ScoringJob
-from gradrerank.scorers.likelihood import equal_parts
 
 TEXTS = [(None, "The ferry leaves at 8:40 from the east pier."), ("Museum", "Closed."), (None, "A tram " * 20)]
 
@@ -113,11 +111,6 @@ def test_a_temperature_that_cannot_be_used_is_refused(temperature: float) -> Non
         LikelihoodScorer(shares=True, temperature=temperature)
 
 
-def readings(generator: Generator, ids: tuple[int, ...], title: int, window: int) -> list[tuple[int, range]]:
-    """Where each part of a document ends, and which of the tokens before are out of sight."""
-    return [(end, range(title, start)) for start, end in equal_parts(title, len(ids), window)]
-
-
 def losses_without(generator: Generator, ids: tuple[int, ...], hidden: range, asked: Continuation) -> torch.Tensor:
     """Losses behind a document some of whose tokens have a closed gate."""
     spans = [[int(place in hidden) for place in range(len(ids))]]
@@ -125,58 +118,58 @@ def losses_without(generator: Generator, ids: tuple[int, ...], hidden: range, as
     return generator.losses(memory, asked, torch.tensor([[1.0, 0.0][: memory.n_spans]]))[0]
 
 
+def best_window(generator: Generator, document: DocumentTokens, asked: Continuation, size: int) -> torch.Tensor:
+    """Against gates: a window is a document that ends there and whose earlier text is removed, but for its title."""
+    ids, first = document.ids, document.body_start
+    starts = range(first, len(ids), size)
+    found = [losses_without(generator, ids[: start + size], range(first, start), asked) for start in starts]
+    return min(found, key=lambda losses: float(losses.mean()))
+
+
+def expected_losses(job: ScoringJob, sizes: tuple[int, ...]) -> torch.Tensor:
+    """[n, T] means over scales, the whole among them."""
+    read = functools.partial(best_window, job.generator, asked=job.continuation)
+    return torch.stack(
+        [sum(read(document=d, size=s) for s in (9999, *sizes)) / (1 + len(sizes)) for d in job.documents]
+    )
+
+
 @pytest.mark.parametrize("family", ["llama", "gemma3", "gpt2", "mistral"])
-@pytest.mark.parametrize("window", [1, 7, 16, 1000])
-def test_the_best_part_stands_for_a_long_document(family: str, window: int) -> None:
-    """Against gates: a part is a document that ends there and whose earlier text is removed, but for its title."""
+@pytest.mark.parametrize("sizes", [(1,), (7,), (16,), (8, 16), (16, 8, 1000)])
+def test_the_best_window_of_each_scale_stands_for_a_long_document(family: str, sizes: tuple[int, ...]) -> None:
     generator = Generator(*tiny(family, dtype=torch.float64))
     job = job_of(generator)
-    scores = LikelihoodScorer(window=window).score(job)
-    expected, n_rows = [], 1
-    for document in job.documents:
-        found = readings(generator, document.ids, document.body_start, window)
-        behind = [losses_without(generator, document.ids[:end], hidden, job.continuation) for end, hidden in found]
-        expected.append(scores.details["loss"] - min(float(losses.mean()) for losses in behind))
-        n_rows += len(behind)
-    assert scores.utilities == pytest.approx(expected, abs=1e-6)
-    assert scores.details["rows"] == n_rows
-    assert job.tokens["question"] == n_rows * len(job.continuation)
+    scores = LikelihoodScorer(windows=sizes).score(job)
+    expected = scores.details["loss"] - expected_losses(job, sizes).mean(1)
+    assert scores.utilities == pytest.approx(expected.tolist(), abs=1e-6)
+    counts = [-(-(len(d) - d.body_start) // size) for d in job.documents for size in sizes]
+    assert scores.details["rows"] == 4 + sum(count for count in counts if count > 1)
+    assert job.tokens["question"] == scores.details["rows"] * len(job.continuation)
 
 
-@given(st.integers(0, 50), st.integers(1, 500), st.integers(1, 200))
-def test_parts_are_equal_cover_the_text_and_are_as_near_to_the_window_as_can_be(
-    start: int, length: int, size: int
-) -> None:
-    parts = equal_parts(start, start + length, size)
-    assert [start, *(end for _, end in parts)] == [*(begin for begin, _ in parts), start + length]
-    lengths = [end - begin for begin, end in parts]
-    assert min(lengths) >= 1
-    assert max(lengths) - min(lengths) <= 1
-    assert len(parts) == max(1, int(length / size + 0.5))
-    assert equal_parts(start, start + length, None) == [(start, start + length)]
-
-
-def test_shares_are_read_behind_the_best_part() -> None:
-    generator = Generator(*tiny("llama", dtype=torch.float64))
-    job = job_of(generator)
-    best = []
-    for document in job.documents:
-        found = readings(generator, document.ids, document.body_start, 16)
-        behind = [losses_without(generator, document.ids[:end], hidden, job.continuation) for end, hidden in found]
-        best.append(min(behind, key=lambda losses: float(losses.mean())))
-    expected = (-torch.stack(best) / 3).softmax(0).mean(1) - 1 / 3
-    scores = LikelihoodScorer(shares=True, window=16).score(job)
+def test_shares_are_read_over_all_scales() -> None:
+    job = job_of(Generator(*tiny("llama", dtype=torch.float64)))
+    expected = (-expected_losses(job, (8, 16)) / 3).softmax(0).mean(1) - 1 / 3
+    scores = LikelihoodScorer(shares=True, windows=(8, 16)).score(job)
     assert scores.utilities == pytest.approx(expected.tolist(), abs=1e-6)
 
 
-def test_documents_within_the_window_cost_and_score_as_without_one() -> None:
+def test_windows_of_a_batch_equal_single_calls() -> None:
+    reranker = GradReranker(tiny("llama"), scorer=LikelihoodScorer(shares=True, windows=(8, 16)))
+    queries, texts = ["When does the ferry leave?", "Where?", "What is closed today, and why?"], [t for _, t in TEXTS]
+    for query, result in zip(queries, reranker.rerank_batch(queries, texts), strict=True):
+        single = reranker.rerank(query, texts)
+        assert [(d.text, pytest.approx(d.score, abs=1e-6)) for d in result] == [(d.text, d.score) for d in single]
+
+
+def test_documents_within_every_window_cost_and_score_as_without_one() -> None:
     generator = Generator(*tiny("llama"))
     plain, windowed = job_of(generator), job_of(generator)
-    assert LikelihoodScorer(window=500).score(windowed) == LikelihoodScorer().score(plain)
+    assert LikelihoodScorer(windows=(500,)).score(windowed) == LikelihoodScorer().score(plain)
     assert windowed.tokens["question"] == plain.tokens["question"]
 
 
-@pytest.mark.parametrize("window", [0, -1, 2.5, True])
-def test_a_window_that_cannot_be_used_is_refused(window: float) -> None:
-    with pytest.raises(InvalidArgumentError, match="window"):
-        LikelihoodScorer(window=window)  # type: ignore[arg-type]
+@pytest.mark.parametrize("windows", [(0,), (64, -1), (2.5,), (True,), "64", 64, None])
+def test_windows_that_cannot_be_used_are_refused(windows: object) -> None:
+    with pytest.raises(InvalidArgumentError, match="windows"):
+        LikelihoodScorer(windows=windows)  # type: ignore[arg-type]

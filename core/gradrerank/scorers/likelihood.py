@@ -17,26 +17,29 @@ r is the responsibility of document i for token k in a mixture of all documents.
 one part of a question made of two is not set back by the other part, as it is in the mean, and words
 that all documents explain alike count for none of them.
 
-With ``window``, a long document is read in parts of about that many tokens, each behind its title, and the part
-behind which the target is likeliest stands for the document: what matters in a long text is one passage, and all the
-rest of it takes its share of the attention.
+With ``windows``, a long document is read at several scales: as a whole, and cut into windows of each length, every one
+behind the title. What matters in a long text is one passage, and all the rest of it takes its share of the attention;
+but how long the passage is, nobody knows. So at each scale that window counts behind which the target is likeliest,
+and the document's losses are the mean of those at all scales.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import islice
 from typing import TYPE_CHECKING, ClassVar
 
 from gradrerank.errors import InvalidArgumentError
 from gradrerank.scorers.base import Scores, ScoringJob
-from gradrerank.validation import check_number, check_optional_count
+from gradrerank.validation import check_count, check_number
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from gradrerank.lm.apart import Excerpt
+    from gradrerank.lm.kv_store import DocumentCache
+    from gradrerank.lm.prompt import DocumentTokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +51,10 @@ class LikelihoodScorer:
             the candidates, about an equal share, instead of the mean gain in nats.
         temperature: How far shares are levelled, above 0; at 1 they are the probabilities of the model, and far
             above it shares order as the mean does.
-        window: About how many tokens the parts have in which a long document is read, all of equal length, so that
-            one of up to half as many again is read as a whole; None reads every document as a whole.
+        windows: Lengths in tokens of the windows in which longer documents are read beside the whole.
 
     Raises:
-        InvalidArgumentError: When temperature is not above 0, or window not a whole number from 1.
+        InvalidArgumentError: When temperature is not above 0, or windows hold no whole numbers from 1.
 
     Example:
         >>> LikelihoodScorer().name
@@ -61,12 +63,16 @@ class LikelihoodScorer:
 
     shares: bool = False
     temperature: float = 3.0
-    window: int | None = None
+    windows: Sequence[int] = ()
     name: ClassVar[str] = "likelihood"
 
     def __post_init__(self) -> None:
-        """Check temperature and window."""
-        check_optional_count("window", self.window)
+        """Check temperature and windows."""
+        sizes: object = self.windows
+        if not isinstance(sizes, Sequence):
+            raise InvalidArgumentError(f"windows must be a sequence of whole numbers >= 1, got {sizes!r}")
+        for size in sizes:
+            check_count("windows", size)
         if check_number("temperature", self.temperature, minimum=0.0) == 0:
             raise InvalidArgumentError("temperature must be above 0, got 0")
 
@@ -85,30 +91,32 @@ class LikelihoodScorer:
 
         from gradrerank.lm.apart import losses_apart
 
-        readings = self._readings(jobs[0])
-        rows = [None, *chain.from_iterable(readings)]
+        read = [self._scales(d, cache) for d, cache in zip(jobs[0].documents, jobs[0].caches(), strict=True)]
+        rows = [None, *(excerpt for scales in read for windows in scales for excerpt in windows)]
         found = losses_apart(jobs[0].generator, rows * len(jobs), [job.continuation for job in jobs for _ in rows])
         results = []
         for i, job in enumerate(jobs):
             alone, *behind = found[i * len(rows) : (i + 1) * len(rows)]
-            of_each = torch.stack(behind).split([len(excerpts) for excerpts in readings])
-            best = torch.stack([losses[losses.mean(1).argmin()] for losses in of_each])
+            following = iter(torch.stack(behind).split([len(windows) for scales in read for windows in scales]))
+            losses = [_over_scales(list(islice(following, len(scales))), 1 + len(self.windows)) for scales in read]
             job.tokens["documents"] += 0
             job.tokens["question"] += len(rows) * len(job.continuation)
             details = {"loss": float(alone.mean()), "rows": len(rows)}
-            results.append(Scores(self._utilities(alone, best), details=details))
+            results.append(Scores(self._utilities(alone, torch.stack(losses)), details=details))
         return results
 
-    def _readings(self, job: ScoringJob) -> list[list[Excerpt]]:
-        """For each document its parts, or the whole where it is about as long as a window."""
+    def _scales(self, document: DocumentTokens, cache: DocumentCache) -> list[list[Excerpt]]:
+        """The document as a whole, and its windows at each scale where there are several."""
         from gradrerank.lm.apart import Excerpt
 
-        readings = []
-        for document, cache in zip(job.documents, job.caches(), strict=True):
-            title = [(0, document.body_start)] if document.body_start else []
-            parts = equal_parts(document.body_start, len(document), self.window)
-            readings.append([Excerpt(cache, (*title, part)) for part in parts])
-        return readings
+        first, end = document.body_start, len(document)
+        title = ((0, first),) if first else ()
+        scales = [[Excerpt(cache, ((0, end),))]]
+        for size in self.windows:
+            starts = range(first, end, size)
+            if len(starts) > 1:
+                scales.append([Excerpt(cache, (*title, (start, min(start + size, end)))) for start in starts])
+        return scales
 
     def _utilities(self, alone: Tensor, behind: Tensor) -> list[float]:
         """[T] and [n, T] losses of each token as n utilities."""
@@ -120,22 +128,9 @@ class LikelihoodScorer:
         return plain
 
 
-def equal_parts(start: int, end: int, size: int | None) -> list[tuple[int, int]]:
-    """Cut a range into parts of equal length, as many as bring them nearest to a size.
+def _over_scales(scales: Sequence[Tensor], count: int) -> Tensor:
+    """[T] losses: the mean over the scales of those of the best window; a scale that is not there is the whole."""
+    import torch
 
-    Args:
-        start: First place.
-        end: The place after the last one.
-        size: The length that is wanted; None cuts nothing.
-
-    Returns:
-        Ranges ``(start, end)``, at least one; their lengths differ by one at most.
-
-    Example:
-        >>> equal_parts(0, 70, 48), equal_parts(10, 90, 40)
-        ([(0, 70)], [(10, 50), (50, 90)])
-    """
-    length = end - start
-    count = 1 if size is None else max(1, (2 * length + size) // (2 * size))
-    edges = [start + length * k // count for k in range(count + 1)]
-    return list(zip(edges, edges[1:], strict=False))
+    best = [losses[losses.mean(1).argmin()] for losses in scales]
+    return torch.stack([*best, *best[:1] * (count - len(best))]).mean(0)
