@@ -90,10 +90,7 @@ def test_equals_its_parts() -> None:
     reranker = GradReranker(tiny("llama"))
     both = {d.text: d for d in reranker.rerank(QUERY, DOCUMENTS, scorer="gates+likelihood")}
     gates = {d.text: d.score for d in reranker.rerank(QUERY, DOCUMENTS, scorer=GatesScorer(best=2))}
-    apart = {
-        d.text: d.score
-        for d in reranker.rerank(QUERY, DOCUMENTS, scorer=LikelihoodScorer(shares=True, windows=(64, 128)))
-    }
+    apart = {d.text: d.score for d in reranker.rerank(QUERY, DOCUMENTS, scorer=LikelihoodScorer(shares=True))}
     for text, document in both.items():
         assert document.scores["gates"] == pytest.approx(gates[text], abs=1e-6)
         assert document.scores["likelihood"] == pytest.approx(apart[text], abs=1e-6)

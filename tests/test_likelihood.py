@@ -90,7 +90,7 @@ def test_shares_are_responsibilities_of_a_mixture() -> None:
             logs = generator.plain(input_ids=torch.tensor([ids]), use_cache=False).logits[0].double().log_softmax(-1)
         first = len(ids) - len(job.continuation.target)
         losses.append([-float(logs[i - 1, ids[i]]) for i in range(first, len(ids))])
-    weights = [[math.exp(-loss / 3) for loss in row] for row in losses]
+    weights = [[math.exp(-loss / 2) for loss in row] for row in losses]
     totals = [sum(column) for column in zip(*weights, strict=True)]
     expected = [sum(w / t for w, t in zip(row, totals, strict=True)) / len(row) - 1 / 3 for row in weights]
     found = LikelihoodScorer(shares=True).score(job).utilities
@@ -149,7 +149,7 @@ def test_the_best_window_of_each_scale_stands_for_a_long_document(family: str, s
 
 def test_shares_are_read_over_all_scales() -> None:
     job = job_of(Generator(*tiny("llama", dtype=torch.float64)))
-    expected = (-expected_losses(job, (8, 16)) / 3).softmax(0).mean(1) - 1 / 3
+    expected = (-expected_losses(job, (8, 16)) / 2).softmax(0).mean(1) - 1 / 3
     scores = LikelihoodScorer(shares=True, windows=(8, 16)).score(job)
     assert scores.utilities == pytest.approx(expected.tolist(), abs=1e-6)
 

@@ -71,9 +71,8 @@ def as_scorer(scorer: str | Scorer) -> Scorer:
     Returns:
         The scorer, with its default settings when it was named. Where several are joined, ``"gates"`` is
         the sum of a document's two best sentences, and ``"likelihood"`` the share of the words that a
-        document explains, a long one read in windows too, which weighs three times as much as gates, and
-        ``"similarity"`` three quarters: what was best on training questions (benchmarks/RESULTS.md). Links are
-        added last, wherever they stand.
+        document explains, which weighs three times as much as gates, and ``"similarity"`` three quarters:
+        what was best on training questions (benchmarks/RESULTS.md). Links are added last, wherever they stand.
 
     Raises:
         InvalidArgumentError: When no scorer has this name, one is joined with itself, or links with none.
@@ -114,6 +113,6 @@ def _named(text: str) -> Scorer:
 # What is best beside another scorer is not what peers are measured by.
 _JOINED: dict[str, Callable[[], Scorer]] = {
     "gates": partial(GatesScorer, best=2),
-    "likelihood": partial(LikelihoodScorer, shares=True, windows=(64, 128)),
+    "likelihood": partial(LikelihoodScorer, shares=True),
 }
 _WEIGHTS = {"likelihood": 3.0, "similarity": 0.75}

@@ -62,7 +62,7 @@ class LikelihoodScorer:
     """
 
     shares: bool = False
-    temperature: float = 3.0
+    temperature: float = 2.0
     windows: Sequence[int] = ()
     name: ClassVar[str] = "likelihood"
 
