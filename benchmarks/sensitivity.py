@@ -236,7 +236,7 @@ def linearisation(run: Run) -> Table:
     for target in ("query", "reference"):
         own = partial(library, "own", run.make("default"), target=target)
         estimates = {"slope at z = 1 (`gates`)": run.of(f"gates:target={target}")}
-        estimates["one slope a word, corrected (`removal`)"] = run.of(f"removal:target={target}")
+        estimates["one slope a word, corrected, two left out (`removal`)"] = run.of(f"removal:target={target}")
         estimates |= {f"all gates, points: {n}": run.of(f"gates:steps={n},target={target}") for n in (2, 4, 8)}
         estimates |= {f"own gate, points: {n}": own(OwnPathScorer(n)) for n in (1, 2, 4)}
         truth = run.of(f"ablation:target={target}")
